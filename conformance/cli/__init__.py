@@ -1,4 +1,4 @@
-"""The command ``gradconform``. Arguments are read, and cheap mistakes refused, before torch is imported."""
+"""The command ``gradconform``. It parses arguments and rejects simple mistakes before it imports torch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .console import complain, give_output_back, keep_output_for_the_report, ref
 
 __all__ = ["main"]
 
-#: What a shell gives to a command whose reader went away.
+#: A shell's exit code for a command whose reader closed the pipe.
 EXIT_BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before,
-    130 interrupted; 143 and 129 ended by SIGTERM and SIGHUP, with the same reports.
+    0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before, 130
+    interrupted. 143 and 129 are the codes for SIGTERM and SIGHUP, with the same reports.
     """
     with endings_interrupt() as ended:
         try:
@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Tell whether all that was printed is where it was to go; what is not is dropped.
+    """Flush a stream and return whether that worked; otherwise drop its contents.
 
-    Python would try once more at exit, and end with a code of its own.
+    Python would retry at exit, and exit with a code of its own.
     """
     try:
         stream.flush()
@@ -53,30 +53,30 @@ def _flushed(stream: TextIO) -> bool:
 
 
 def _ended(status: int) -> int:
-    """Say that the process was ended by what it judges, and return the exit code of that."""
+    """Report that the target ended the process, and return the exit code for that."""
     words = f"the target ended the process of this command with os._exit({status}) before the verdict"
     complain(f"{words}; 'gradconform run' runs the target in separate processes")
     return EXIT_ENVIRONMENT
 
 
 def _code(argv: Sequence[str] | None) -> int:
-    """Run the command; return the exit code, whatever happens."""
+    """Run the command; return the exit code in every case."""
     try:
         arguments = parser().parse_args(argv)
         refuse_unwritable_outputs(arguments)
         keep_output_for_the_report(arguments)
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
-            faulthandler.enable(sys.__stderr__)  # where a signal ends this process, a target's code may be at fault
+            faulthandler.enable(sys.__stderr__)  # a target's code may be the reason for a fatal signal
         with end_seen(_ended):
             return int(pkgutil.resolve_name(arguments.command)(arguments))
-    except SystemExit as stop:  # argparse has said what is wrong, or printed the help
+    except SystemExit as stop:  # argparse has printed the error or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:
         complain("interrupted; no check was judged")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, say) went away
+    except BrokenPipeError:  # the reader (for example, head) has closed the pipe
         return EXIT_BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 (each has an exit code of its own, and none is taken for a verdict)
+    except Exception as error:  # noqa: BLE001 (each has its own exit code, never a verdict's)
         message, code = refusal(error)
         complain(message)
         return code

@@ -1,4 +1,4 @@
-"""What a command asks of targets before anything is judged, in processes of their own: they may hang or crash there."""
+"""Queries to targets before the run, in separate processes: a target may hang or crash there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradconform.process.worker import Exit, Worker
 
 
 def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
-    """Return what ``work``, ``module:function``, tells of a target as the first thing; what it starts ends with it.
+    """Return the first message of ``work``, ``module:function``, on a target; its child processes end with it.
 
-    Raises :class:`~gradconform.exits.RunRefusedError` with what refused it, or how its process ended.
+    Raises :class:`~gradconform.exits.RunRefusedError` with the reason for a refusal, or how its process ended.
     """
     wait = waiting(f"importing target {target!r}", time_limit())
     with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
@@ -35,9 +35,9 @@ def _ended(target: str, said: Exit) -> str:
 
 
 def each_told_apart(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what ``work``, ``module:function``, tells of each of ``targets``, which it is given in one process.
+    """Yield the message of ``work``, ``module:function``, on each of ``targets``, all run in one process.
 
-    Where that process ends over one of them, its ``problem`` says how, and another process is given those behind it.
+    If that process ends at a target, this target's ``problem`` says how, and a new process continues with the next one.
     """
     left = list(targets)
     while left:

@@ -1,6 +1,6 @@
-"""The arguments of every command, and the module that does its work: that is imported when the command is given.
+"""The arguments of every command, and the module with its work, which is imported when the command runs.
 
-Nothing here imports torch, so that help is quick and a mistyped option is refused at once.
+Nothing here imports torch, so that help is quick and a mistyped option is rejected at once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .parsing import (
     number_given,
 )
 
-#: How long one check may take, in seconds; one of the contract takes milliseconds.
+#: The time limit of one check in seconds; a check of the contract takes milliseconds.
 CHECK_TIMEOUT = 120.0
 
-#: What importing the target and making the plan may take, in seconds: some build an extension first.
+#: The time limit in seconds for importing the target and making the plan: some targets first build an extension.
 START_TIMEOUT = 600.0
 
-#: What checks that end or hang their process may take in the whole run, in seconds: three that hang, and are run again.
+#: The time limit in seconds for checks that end or hang their process, in the whole run: three hangs with repeats.
 MAX_LOST_TIME = 1200.0
 
-#: What ``gradconform run`` does where neither the command line nor anything else says otherwise.
+#: The defaults of ``gradconform run`` if neither the command line nor another place sets an option.
 RUN_DEFAULTS = {
     "check_timeout": CHECK_TIMEOUT,
     "start_timeout": START_TIMEOUT,
@@ -65,7 +65,7 @@ def _run(one: argparse.ArgumentParser) -> None:
     Run the checks of the contract on a target. Print what failed, why, and the verdict.
     """
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
-    # Each line goes under the first one's names, and within 80 columns.
+    # Align each line with the first line's names, and keep within 80 columns.
     targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
     one.epilog = f"{targets}\n{EXAMPLES}\n{EXIT_CODES}"
     one.add_argument("target", metavar="TARGET", nargs="?", help="code to judge, see below")
@@ -248,7 +248,7 @@ examples:
 """
 
 
-#: What ``gradconform device`` does where nothing is said, other than a run.
+#: The defaults of ``gradconform device`` that differ from a run's.
 DEVICE_DEFAULTS = {
     "dtype": "all", "profile": "quick", "operation": "all", "oracle": "all", "block": "all",
     "setting": "all", "fault": "all",
@@ -491,7 +491,7 @@ _ORDER = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command; ``command`` of what it parses names the function to call."""
+    """Return the parser of the whole command; ``command`` in its result names the function to call."""
     top = Parser(
         prog="gradconform",
         description="Judge a stage backward: the backward pass of one pipeline-parallel stage, full or split.",

@@ -1,4 +1,4 @@
-"""The command ``gradconform bench``: what of the defects that others have shipped the kit finds."""
+"""The command ``gradconform bench``: how many defects that other projects have shipped the kit finds."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gradconform.report.lines import Line
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
 
-#: What runs the command of a record.
+#: The entry point that runs a record's command.
 _COMMAND = "gradconform.cli:main"
-#: What the commands of records import late, torch with it; the last of them is slow by itself.
+#: Modules that the records' commands import late, including torch; the last one is slow itself.
 _IMPORTS = (
     "gradconform.cli.run",
     "gradconform.cli.extra_checks",
@@ -33,9 +33,9 @@ _IMPORTS = (
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Judge defects that public issues report.
+    """Judge defects that public issues report, and return the exit code.
 
-    Exit code 1: one is not told as its record says; 5: one could not be judged here.
+    Exit code 1: a result differs from its record; 5: a defect could not be judged here.
     """
     defects = chosen_defects(arguments.defects)
     if arguments.list:
@@ -73,7 +73,7 @@ def _exit_code(bench: Bench) -> int:
 
 
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
-    """Return the defects whose name or class one of the patterns matches, all where there are none.
+    """Return the defects whose name or class matches one of the patterns; all if there are no patterns.
 
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that matches nothing.
     """
@@ -87,7 +87,7 @@ def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
 
 
 def _judged(defects: Sequence[Defect], workers: int) -> Bench:
-    """Judge defects with progress on a terminal; what was judged where ctrl-C ends it."""
+    """Judge defects with progress on a terminal; after ctrl-C, return those judged so far."""
     outcomes: dict[str, Outcome] = {}
     console, began = terminal() if on_terminal() else None, time.perf_counter()
     with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as tell:

@@ -19,17 +19,17 @@ from .console import hand_over_all, refuse_unwritable, write
 
 
 class BundleError(UsageError):
-    """What a bundle rests on is not there, or not what it was when the run was made."""
+    """The evidence of a bundle is missing, or has changed since the run."""
 
 
 class StaleSignatureError(UsageError):
-    """The signature of another bundle that lies beside one, and stays there."""
+    """A signature of another bundle has the same name, and is kept."""
 
     exit_code = EXIT_ENVIRONMENT
 
 
 def bundle(arguments: argparse.Namespace) -> int:
-    """Write a bundle, and its signature; return 1 with each reason where what it states would not hold."""
+    """Write a bundle and its signature; return 1 with each reason if its statement would not hold."""
     if arguments.sign is not None:
         refuse_unwritable(signature_path(arguments.output), "--sign")
     try:
@@ -53,7 +53,7 @@ def bundle(arguments: argparse.Namespace) -> int:
 
 
 def _content_before(path: str) -> bytes | None:
-    """Return what is there before a bundle is written, None where that is nothing, or no bundle."""
+    """Return the existing file before a bundle is written; None if there is none or it is no bundle."""
     try:
         return archive_content(path)
     except ArchiveError:
@@ -61,7 +61,7 @@ def _content_before(path: str) -> bytes | None:
 
 
 def _remove_signature(bundle: str) -> None:
-    """Remove the signature of what stood where an unsigned bundle stands now: of this one it would look forged."""
+    """Remove the signature of an earlier bundle under this name: for the new, unsigned one it would look forged."""
     if is_signed(bundle):
         path = signature_path(bundle)
         try:
@@ -87,7 +87,7 @@ def _sources(arguments: argparse.Namespace) -> Sources:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Say whether what a bundle states holds; return 1 with each reason where it does not."""
+    """Print whether a bundle's statement holds; return 1 with each reason if it does not."""
     held = archive_content(arguments.bundle)
     files = unpacked(arguments.bundle, held)
     reasons = reasons_against(files)
@@ -105,7 +105,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _signed(held: bytes, arguments: argparse.Namespace) -> str:
-    """Return by whom a bundle is signed, in words. Raises ``NotSignedError`` where that is none of those asked for."""
+    """Return the signer of a bundle in words. Raises ``NotSignedError`` if it is not one of the required signers."""
     if arguments.signers is not None:
         return f"signed by {signer(held, arguments.bundle, arguments.signers)}"
     if is_signed(arguments.bundle):
@@ -114,7 +114,7 @@ def _signed(held: bytes, arguments: argparse.Namespace) -> str:
 
 
 def _left_open(report: Report) -> Iterator[Line]:
-    """Yield a line for each thing that conformance leaves open: what was not claimed, and which SHOULD failed."""
+    """Yield a line for each limit of the conformance: features that were not claimed, and failed SHOULD checks."""
     for claim, count in (report.extent.withheld if report.extent is not None else {}).items():
         yield Line(f"  - withheld: {claim}, which {count} of the checks that were not judged need")
     for result in report.failures:

@@ -1,4 +1,4 @@
-"""Where the command writes: lines to the standard output, complaints to the standard error."""
+"""Output of the command: lines to standard output, error messages to standard error."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _STYLES: dict[Role, str] = {
     "plain": "", "heading": "bold", "good": "bold green", "bad": "bold red", "warning": "yellow", "faint": "dim",
 }  # fmt: skip
 
-#: The width of what is not written to a terminal, and the widest that is comfortable to read on one.
+#: The width of output that is not for a terminal, and the largest readable width on one.
 PIPED_WIDTH, WIDEST = 80, 120
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The standard output while nobody but the command prints to it; else None."""
+    """The standard output while only the command may print to it; else None."""
 
     output: TextIO | None = None
 
@@ -41,9 +41,9 @@ _KEPT = _Kept()
 
 
 def keep_output_for_the_report(arguments: argparse.Namespace) -> None:
-    """Where a program is to read the standard output, let what a target prints go to the standard error.
+    """If a program reads the standard output, redirect the target's output to the standard error.
 
-    :func:`give_output_back` ends it.
+    :func:`give_output_back` ends the redirection.
     """
     form = getattr(arguments, "output_format", None) or "full"
     if _KEPT.output is None and (form != "full" or getattr(arguments, "json", None) == "-"):
@@ -51,7 +51,7 @@ def keep_output_for_the_report(arguments: argparse.Namespace) -> None:
 
 
 def give_output_back() -> None:
-    """Let the standard output be anybody's again."""
+    """End the redirection of the standard output."""
     if _KEPT.output is not None:
         sys.stdout, _KEPT.output = _KEPT.output, None
 
@@ -61,24 +61,24 @@ def _output() -> TextIO:
 
 
 def on_terminal() -> bool:
-    """Tell whether a person watches the standard output: no pipe, no CI, no dumb terminal."""
+    """Return whether a person watches the standard output: no pipe, no CI, no dumb terminal."""
     return _output().isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:
-    """Return how wide lines may be; the variable COLUMNS wins."""
+    """Return the largest line width; the variable COLUMNS takes precedence."""
     return min(shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, WIDEST)
 
 
 def terminal() -> Console:
-    """Return a rich console that prints text as it is given."""
+    """Return a rich console that prints text literally."""
     from rich.console import Console  # noqa: PLC0415 (only a terminal needs it)
 
     return Console(file=_output(), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def write(lines: Iterable[Line], console: Console | None = None) -> None:
-    """Print lines, with colour on a terminal. What would be more than one line is shown as one."""
+    """Print lines, with colour on a terminal. Line breaks inside a line are escaped."""
     if not on_terminal():
         for line in lines:
             _print(line_for_terminal(line.text))
@@ -89,25 +89,25 @@ def write(lines: Iterable[Line], console: Console | None = None) -> None:
 
 
 def write_text(text: str) -> None:
-    """Print text of the kit's own making: what somebody else says in it breaks no line."""
+    """Print the kit's own text; foreign text inside it cannot break a line."""
     _print(for_terminal(text.rstrip("\n")))
 
 
 def write_json(values: object) -> None:
-    """Print values as JSON text, each as it is."""
+    """Print values unchanged as JSON text."""
     _print(for_json(json.dumps(values, indent=2)))
 
 
 def write_annotations(lines: Iterable[str]) -> None:
-    """Print workflow commands of GitHub, in which every text has been made fit for one."""
+    """Print workflow commands of GitHub, whose texts are already escaped."""
     for line in lines:
         _print(line)
 
 
 def complain(text: str) -> None:
-    """Print one message of the command to the standard error, if it takes any: the exit code says what matters.
+    """Print one message of the command to the standard error, if possible: the exit code has the result.
 
-    A terminal gets lines that fit it; what reads a pipe finds the message in one.
+    On a terminal, the message is wrapped; for a pipe, it is one line.
     """
     told = for_terminal(f"gradconform: {text.rstrip()}")
     with contextlib.suppress(OSError):
@@ -116,21 +116,21 @@ def complain(text: str) -> None:
         if sys.stderr is not None and sys.stderr.isatty():
             each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
             told = "\n".join(line.text for lines in each for line in lines)
-        print(told, file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        print(told, file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def _print(text: str) -> None:
     output = _output()
     encoding = getattr(output, "encoding", None) or "utf-8"
-    # A message may quote what an old terminal cannot show; a report that crashes over it would help nobody.
+    # A message may have characters that an old terminal cannot show, which must not crash the report.
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=output, flush=True)
 
 
 class OutputFileError(UsageError):
-    """A path that no report can be written to."""
+    """No report can be written to the path."""
 
 
-#: The arguments of commands that name files which are read, or gone on with; what they are called in a message.
+#: The arguments that name files which a command reads or continues, and their names in messages.
 _READ = {
     "report": "", "reports": "", "base": "", "new": "", "what": "", "target": "", "waivers": "--waivers",
     "ndjson": "--ndjson", "resume": "--resume", "schedule": "--schedule", "stage": "--stage", "sign": "--sign",
@@ -139,9 +139,9 @@ _READ = {
 
 
 def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
-    """Raise :class:`OutputFileError` for the first file that a command is to write and cannot.
+    """Raise :class:`OutputFileError` for the first output file that cannot be written.
 
-    One that has a use already, as another output or as what the command reads, would be lost.
+    A file that is also another output, or is read by the command, would be lost.
     """
     named = {option: getattr(arguments, _argument(option)) for option in getattr(arguments, "outputs", ())}
     given = {option: path for option, path in named.items() if path is not None}
@@ -157,12 +157,12 @@ def refuse_unwritable_outputs(arguments: argparse.Namespace) -> None:
 
 
 def _place(path: str) -> str:
-    """Return what two names of one file have in common; what is no path of a file is as it is."""
+    """Return the common form of two names of one file; text that is no file's path is returned unchanged."""
     return path if path == "-" or "\0" in path else os.path.realpath(path)
 
 
 def _taken(option: str, path: str, other: str) -> str:
-    """Say that ``path`` has a use already: ``other`` is the option that names it, if any."""
+    """Return the message that ``path`` is already used: ``other`` is the option that names it, if any."""
     if path == "-":
         return f"{other} and {option} both go to standard output; name a file for one of them"
     if other:
@@ -175,13 +175,13 @@ def _argument(option: str) -> str:
 
 
 def _read_by(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Yield the places of the files that a command reads or goes on writing, and the option that names each."""
+    """Yield the places of the files that a command reads or continues, and the option that names each."""
     for name, option in _READ.items():
         values = getattr(arguments, name, None)
         for value in values if isinstance(values, list) else [values]:
             if isinstance(value, str):
                 path = value.partition("#")[0] if name == "what" else value
-                if name in {"target", "stage"}:  # of a name that is no file nothing can be lost
+                if name in {"target", "stage"}:  # a name that is no file cannot be overwritten
                     path = path.rpartition(".py:")[0] + ".py" if ".py:" in path else path
                     if not path.endswith(".py"):
                         continue
@@ -189,7 +189,7 @@ def _read_by(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def refuse_unwritable(path: str, option: str) -> None:
-    """Raise :class:`OutputFileError` where nothing can be written to ``path``, which ``option`` names."""
+    """Raise :class:`OutputFileError` if ``path``, which ``option`` names, cannot be written."""
     try:
         problem = _problem_of(path)
     except OSError as error:
@@ -200,7 +200,7 @@ def refuse_unwritable(path: str, option: str) -> None:
 
 
 def _problem_of(path: str) -> str:
-    """Say what keeps a file from being written, behind its name; nothing where it can be."""
+    """Return why a file cannot be written, to follow its name; empty if it can."""
     real = Path(path).resolve()
     if not path.strip() or real.is_dir():
         return " is a folder; name a file in it"
@@ -214,21 +214,21 @@ def _problem_of(path: str) -> str:
 
 
 def hand_over_all(contents: Mapping[str, str | bytes], *, code: int, what: str) -> int:
-    """Write the files of a command, all or none; where they cannot be, return the environment's exit code."""
+    """Write the files of a command, all or none; if that fails, return the environment's exit code."""
     return code if written(contents, what=what) else EXIT_ENVIRONMENT
 
 
 def kept(files: Mapping[str, tuple[str, str]]) -> list[Line] | None:
-    """Write the files of a command, path by path what it is called and its content; return the lines that tell them.
+    """Write the files of a command, each with its name and content by path; return the lines that report them.
 
-    None where they could not be written, which has been said then; of several all are written, or none.
+    None if they could not be written, which has been reported then; of several, all are written or none.
     """
     whole = written({path: content for path, (_, content) in files.items()}, what="report")
     return [Line(f"{name}: {path}") for path, (name, _) in files.items()] if whole else None
 
 
 def written(contents: Mapping[str, str | bytes], *, what: str) -> bool:
-    """Write files, all or none, and tell whether that could be done; where not, say why."""
+    """Write files, all or none, and return whether that worked; report a failure."""
     try:
         replace_files(contents)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The commands that show the contract: ``gradconform list``, ``explain``, and ``contract``, which makes it as well."""
+"""The commands that show the contract: ``gradconform list``, ``explain``, and ``contract``, which also updates it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradconform.report.checks import as_json, explanation, lines, matching, row
 
 from .console import on_terminal, width, write, write_text
 
-#: How many differences a freeze prints before it counts the others.
+#: The most differences that a freeze prints; it counts the others.
 _MOST = 40
 
 
@@ -48,7 +48,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def contract(arguments: argparse.Namespace) -> int:
-    """Print docs/contract.md or docs/space.md, draw the rows of the space anew, or freeze the version."""
+    """Print docs/contract.md or docs/space.md, generate the rows of the space again, or freeze the version."""
     if arguments.cover:
         return _cover()
     if arguments.freeze is not False:
@@ -61,7 +61,7 @@ def contract(arguments: argparse.Namespace) -> int:
 
 
 def _cover() -> int:
-    """Write the rows of the space and the traits of the random stages, and say how many there are now."""
+    """Write the rows of the space and the traits of the random stages, and print their numbers."""
     from gradconform.contract.freezing import traits_of_random_stages  # noqa: PLC0415 (it imports torch)
     from gradconform.fixtures.random_stages import TRAITS  # noqa: PLC0415 (likewise)
 
@@ -75,7 +75,7 @@ def _cover() -> int:
 
 
 def _freeze(version: str, released: dt.date | None) -> int:
-    """Write the files of a version, and say what it has now that it had not."""
+    """Write the files of a version, and print its differences from before."""
     from gradconform.contract.freezing import freeze  # noqa: PLC0415 (likewise)
 
     fixed, differences = freeze(version, released)

@@ -1,4 +1,4 @@
-"""The command ``gradconform device``: one run of all that can be asked of a device, and one verdict on it."""
+"""The command ``gradconform device``: one run of everything that can be judged on a device, and one verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def device(arguments: argparse.Namespace) -> int:
-    """Judge devices; return 0 where all that was tried is right, 1 where something is wrong, else the run's code."""
+    """Judge devices; return 0 if everything that was tried is right, 1 if something is wrong, else the run's code."""
     begin(arguments)
     arguments.device = [name for several in arguments.device for name in several] or None
     if arguments.device is None and arguments.resume is None:
@@ -37,12 +37,12 @@ def device(arguments: argparse.Namespace) -> int:
     return EXIT_DOES_NOT if told.wrong else found.code
 
 
-#: What follows the contract in a dtype. Known faults come behind all dtypes: they say least of the device.
+#: The areas after the contract in a dtype. Known faults follow all dtypes: they say least about the device.
 _AREAS = (OPERATIONS, BLOCKS, SETTINGS)
 
 
 def _turn(place: Place) -> int:
-    """Return the turn of a check: all of float32 first, then the other dtypes, then the known faults."""
+    """Return the position of a check: all of float32 first, then the other dtypes, then the known faults."""
     if named_in(place.check, FAULTS) is not None:
         return 2 * len(_AREAS) + 2
     later = 0 if place.dtype == "float32" else len(_AREAS) + 1

@@ -1,6 +1,6 @@
-"""The command ``gradconform doctor``: what the kit finds here, device by device, before anything is judged.
+"""The command ``gradconform doctor``: usable devices, dtypes and targets here, before any check runs.
 
-Targets are imported in other processes, as devices are: one of them may be anybody's. Nothing here imports torch.
+Targets are imported in other processes, as devices are, since their code may be anyone's. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .progress import waiting
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print what was found out; 4 where a named device is of no use."""
+    """Print the findings; return 4 if a named device cannot be used."""
     named = arguments.device is not None
     with (
         current_folder_first(),
@@ -47,9 +47,9 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def examine(devices: Iterable[object], plugins: Iterable[str] = (), *, targets: bool = True) -> Health:
-    """Probe the devices that are named, with ``all`` the CPU as well, and look for the registered ``targets``.
+    """Return the probe of the named devices, with ``all`` also the CPU, and the state of the registered ``targets``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
+    Raises :class:`~gradconform.naming.SelectionError` for text that is no name of a device.
     """
     names, modules = device_names(devices), tuple(plugins)
     requests = requests_for(names, modules)
@@ -69,7 +69,7 @@ def _versions() -> dict[str, str]:
 
 
 def _targets() -> list[TargetState]:
-    """Resolve the registered targets, on as many processes as there are processors: each imports torch once."""
+    """Resolve the registered targets, in as many processes as there are processors: each imports torch once."""
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=count) as pool:

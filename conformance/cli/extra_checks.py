@@ -49,10 +49,10 @@ _C = TypeVar("_C", bound=Clause)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run of extra checks before anything has run: its report, and where it is judged.
+    """A run of extra checks before any has run: its report, and its devices.
 
-    ``run`` tells results as they come, and returns why it stopped early, or None. Of those that take time ``areas``
-    are told as they end: which one each check is in.
+    ``run`` reports results as they arrive, and returns why it stopped early, or None. For slow checks, ``areas`` has
+    the area of each check, and an area is reported when it ends.
     """
 
     report: Report
@@ -62,7 +62,7 @@ class Prepared:
 
 
 def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[argparse.Namespace], int]:
-    """Make a command of what prepares its run: it runs it, and returns the exit code of the verdict."""
+    """Return a command that runs the prepared run, and returns the exit code of the verdict."""
 
     @functools.wraps(prepare)
     def command(arguments: argparse.Namespace) -> int:
@@ -82,7 +82,7 @@ def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[arg
     return command
 
 
-def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
+def _report(  # noqa: PLR0913, PLR0917 (a report's first fields)
     target: dict[str, Any],
     extra: tuple[str, ...],
     planned: int,
@@ -90,7 +90,7 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
     asked: PipelineOptions | None = None,
     profile: str = "standard",
 ) -> Report:
-    """Return the report before anything has run; ``extra`` says what the checks are on, ``asked`` all options."""
+    """Return the report before any check runs; ``extra`` describes the checks, ``asked`` all options."""
     return Report(
         profile=profile,
         target=target,
@@ -104,7 +104,7 @@ def _report(  # noqa: PLR0913, PLR0917 (what a report begins with)
 
 
 def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
-    """Return what judges whole training steps, or a target inside schedules."""
+    """Return the prepared run for whole training steps, or for a target inside schedules."""
     if arguments.fixed and arguments.target != TORCH:
         msg = f"--fixed requires target torch, got {arguments.target!r}"
         raise SelectionError(msg)
@@ -148,7 +148,7 @@ pipeline = _judging(prepared_pipeline)
 
 
 def _training_steps(arguments: argparse.Namespace) -> Prepared:
-    """Judge a runtime, or torch's with the target's functions in it, by whole training steps."""
+    """Return the prepared run of training steps, for a runtime or for torch's with the target's functions."""
     given = {"--ranks": arguments.ranks, "--stages-per-rank": arguments.stages_per_rank}
     given |= {"--microbatches": arguments.microbatches}
     if wrong := [option for option, value in given.items() if value is not None]:
@@ -174,24 +174,24 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
 
 
 def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
-    """Return whether a target is a runtime, and what a report says of it; nothing of it is imported here."""
+    """Return whether a target is a runtime, and its report entry; the target is not imported in this process."""
     return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
 
 
 def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
-    """Return what a report says of the target."""
+    """Return the report's entry on the target."""
     described = dict(said["described"])
     return {**described, "name": f"{described['name']} with the right split"} if fixed else described
 
 
 def _backend(arguments: argparse.Namespace, ranks: int) -> str:
-    """Return the backend of the ranks, once the device is known to be usable and to have room for them."""
+    """Return the backend of the ranks, after testing that the device is usable and has room for them."""
     device_named(arguments.device, arguments.device_plugins or ())
     return backend_for(arguments.device, ranks // arguments.nnodes, share=arguments.ranks_share_device)
 
 
 def _of(backend: str) -> Iterator[str]:
-    """Yield what a report says of a backend that is none of the device's own."""
+    """Yield the report's entry on a backend that is not the device's own."""
     if backend == HOST_COPIES:
         yield "gloo over copies on the host"
 
@@ -214,10 +214,10 @@ def _job(
 
 
 def _run_steps(job: Job, cases: Sequence[StepCase], arguments: argparse.Namespace, on_result: OnResult) -> str | None:
-    """Run the compositions, those of as many ranks with the same processes.
+    """Run the compositions; those with equal numbers of ranks share processes.
 
-    Machines meet at a port of their own for each number of ranks, from the one that is given on: the one before may be
-    held by a machine that is still at the end of it.
+    Machines meet at a separate port for each number of ranks, counted from the given one: a machine that is still
+    finishing may hold the previous port.
     """
     host, _, port = arguments.rdzv_endpoint.rpartition(":")
     for number, (ranks, some) in enumerate(groupby(cases, key=lambda case: case.composition.ranks)):
@@ -232,7 +232,7 @@ def _run_steps(job: Job, cases: Sequence[StepCase], arguments: argparse.Namespac
 
 @contextmanager
 def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
-    """Give what takes the results of a run: it adds them to the report, and shows them by the area of their check."""
+    """Yield a function that receives results: it adds them to the report, and shows them by area."""
     of_checks = prepared.areas
     if not of_checks or not shown:
         yield prepared.report.results.append
@@ -253,7 +253,7 @@ def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
 
 
 def _lacking(names: list[str]) -> dict[str, str]:
-    """Return the schedules that this torch has not, with the reasons; raise where it has none of those named."""
+    """Return the schedules that this torch lacks, with reasons; raise if it has none of the named ones."""
     absent = lacking(names)
     if absent and len(absent) == len(set(names)):
         raise UnavailableError("; ".join(absent.values()))
@@ -263,7 +263,7 @@ def _lacking(names: list[str]) -> dict[str, str]:
 
 
 def _refuse_machines(arguments: argparse.Namespace, ranks: int, what: str) -> None:
-    """Raise for machines that cannot have as many ranks each, or have no place to meet."""
+    """Raise if the machines cannot have equal numbers of ranks, or have no endpoint to meet at."""
     if ranks % arguments.nnodes:
         msg = f"{what} cannot be divided evenly by --nnodes {arguments.nnodes}; change one of the numbers"
         raise SelectionError(msg)
@@ -278,9 +278,9 @@ def _refuse_machines(arguments: argparse.Namespace, ranks: int, what: str) -> No
 def _chosen(
     cases: tuple[_C, ...], patterns: list[str] | None, profiles: Mapping[str, tuple[_C, ...]] | None = None
 ) -> tuple[_C, ...]:
-    """Return the cases whose id matches one of the patterns; refuse a pattern that matches none.
+    """Return the cases whose id matches one of the patterns; raise for a pattern that matches none.
 
-    Where one of the other ``profiles`` has such a case, that is said.
+    If one of the other ``profiles`` has such a case, the message says so.
     """
     for pattern in patterns or ():
         if any(fnmatchcase(case.id, pattern) for case in cases):
@@ -303,7 +303,7 @@ def _machines(arguments: argparse.Namespace, ranks: int) -> Machines:
     return Machines(ranks=ranks, machines=arguments.nnodes, endpoint=arguments.rdzv_endpoint, run=arguments.rdzv_id)
 
 
-def _without_processes(  # noqa: PLR0913 (what a report begins with)
+def _without_processes(  # noqa: PLR0913 (a report's first fields)
     subject: Any,
     checks: ExtraChecks,
     arguments: argparse.Namespace,
@@ -312,7 +312,7 @@ def _without_processes(  # noqa: PLR0913 (what a report begins with)
     *,
     device: str = "cpu",
 ) -> Prepared:
-    """Return the report on ``subject`` before it is judged, where it is, and what judges it by ``checks``."""
+    """Return the prepared run on ``subject``: the report, the device, and the function that runs ``checks``."""
     target = {"text": arguments.target, "name": subject.name, "version": None, "file": None, "sha256": None}
 
     def run(on_result: OnResult) -> None:
@@ -324,14 +324,14 @@ def _without_processes(  # noqa: PLR0913 (what a report begins with)
 
 @_judging
 def schedule_text(arguments: argparse.Namespace) -> Prepared:
-    """Judge a runtime's work on schedules."""
+    """Return the prepared run on a runtime's work on schedules."""
     schedules = _schedules(arguments.schedule)
     what = tuple(f"{one.name}: {one.size}" for one in schedules)
     return _without_processes(schedule_text_named(arguments.target), checks_of(schedules), arguments, what, "text")
 
 
 def _schedules(given: list[str] | None) -> list[Schedule]:
-    """Return the schedules that are named; raise ``ScheduleError`` for a name or a file that gives none."""
+    """Return the named schedules; raise ``ScheduleError`` for a name or a file that gives none."""
     found = []
     for name in given or RECORDED:
         if name.endswith(".csv"):
@@ -348,7 +348,7 @@ def _schedules(given: list[str] | None) -> list[Schedule]:
 
 @_judging
 def stage_objects(arguments: argparse.Namespace) -> Prepared:
-    """Judge stage objects."""
+    """Return the prepared run on stage objects."""
     device = device_named(arguments.device, arguments.device_plugins or ())
     subject = Subject(stage_objects_named(arguments.target), device)
     what = ("stage objects on one process",)

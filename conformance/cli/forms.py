@@ -1,4 +1,4 @@
-"""What a report is written as, by the option that names the file."""
+"""The file formats of a report, by the option that names the file."""
 
 from __future__ import annotations
 

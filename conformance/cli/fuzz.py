@@ -27,7 +27,7 @@ from .progress import progress_bar
 
 
 def fuzz(arguments: argparse.Namespace) -> int:
-    """Try random trials against a target; return 1 where a MUST failed."""
+    """Try random trials on a target; return 1 if a MUST failed."""
     with current_folder_first():
         refuse_missing_target(arguments.target)
         trial = None if arguments.reproduce is None else from_blob(arguments.reproduce)
@@ -67,7 +67,7 @@ def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
 
 
 def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, bool]:
-    """Return what was tried, each defect told as it was found, and whether it was interrupted."""
+    """Return the campaign, with each defect printed when it was found, and whether it was interrupted."""
     latest = Campaign()
     asked, told, done, failing = arguments.max_examples, 0, 0, 0
     console = terminal() if on_terminal() else None

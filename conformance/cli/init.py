@@ -27,7 +27,7 @@ from .console import complain, width, write, write_text
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Write the files that are not there yet, and say of each whether it was written."""
+    """Write the missing files, and print for each file whether it was written."""
     folder = Path.cwd()
     target = arguments.target or only_target(folder)
     with current_folder_first():
@@ -47,7 +47,7 @@ def init(arguments: argparse.Namespace) -> int:
 
 
 def _look_for_what_it_drives(target: str) -> None:
-    """Say where what a registered target drives is not installed: the files are of use all the same."""
+    """Print a note if the library of a registered target is not installed: the files are useful anyway."""
     from gradconform.target.resolve import resolve  # noqa: PLC0415 (it imports torch)
 
     try:
@@ -57,7 +57,7 @@ def _look_for_what_it_drives(target: str) -> None:
 
 
 def _write_new(folder: Path, name: str, text: str) -> bool:
-    """Write a file that is not there; return False, and change nothing, where it is."""
+    """Write a file that does not exist; otherwise change nothing and return False."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -69,7 +69,7 @@ def _write_new(folder: Path, name: str, text: str) -> bool:
         with file:
             file.write(text)
     except BaseException:
-        path.unlink()  # half a file would be kept the next time
+        path.unlink()  # an incomplete file would be kept the next time
         raise
     write_text(f"wrote {name}")
     return True
@@ -88,14 +88,14 @@ def _next_steps(folder: Path, target: str) -> list[str]:
     return lines
 
 
-#: Where each template goes, below the folder that is set up.
+#: The destination of each template, below the target folder.
 FILES = {
     "tests/test_stage_backward.py": "test_stage_backward.py.j2",
     DEFAULT_FILE: "gradconform-waivers.toml.j2",
     ".github/workflows/gradconform.yml": "gradconform.yml.j2",
 }
 
-#: The actions of the workflow, each pinned to the commit of a release: a tag may be moved by whoever has taken it over.
+#: The actions of the workflow, each pinned to the commit of a release: an attacker could move a tag.
 ACTIONS = {
     name: f"actions/{name}@{commit} # {release}"
     for name, (release, commit) in {
@@ -114,18 +114,18 @@ _ELSEWHERE = frozenset({"tests", "test", "build", "dist", "site-packages", "node
 
 
 class StarterError(UsageError):
-    """Nothing can be set up, since it is not clear what is to be judged."""
+    """Nothing can be set up, since the target is not clear."""
 
 
 def starter_files(folder: Path, target: str, shards: int = 1) -> dict[str, str]:
-    """Return the text of each file by its path below ``folder``; the workflow runs the contract in so many shards."""
-    # What is filled in is no markup: it goes through JSON, whose texts are texts in Python and in YAML as well.
+    """Return the text of each file by its path below ``folder``; the workflow runs the contract in ``shards`` parts."""
+    # No autoescape: values are written as JSON, whose strings are valid in Python and in YAML.
     engine = Environment(
         loader=PackageLoader("gradconform.cli"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 (as said above)
-        variable_start_string="{=",  # {{ }} is what GitHub fills in
+        variable_start_string="{=",  # GitHub itself replaces {{ }}
         variable_end_string="=}",
     )
     engine.filters["tojson_text"] = lambda text: json.dumps(text, ensure_ascii=False)
@@ -143,7 +143,7 @@ def starter_files(folder: Path, target: str, shards: int = 1) -> dict[str, str]:
 
 
 def kit_requirement() -> str:
-    """Return what pip installs this kit from: the commit it came from, or else its version."""
+    """Return pip's requirement for this kit: the commit that it was installed from, or else its version."""
     origin = _origin()
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
@@ -152,12 +152,12 @@ def kit_requirement() -> str:
 
 
 def installed_from_disk() -> bool:
-    """Tell whether the kit came from a folder or a file of this machine, which no other one has."""
+    """Return whether the kit came from a folder or a file of this machine, which no other machine has."""
     return str(_origin().get("url")).startswith("file:")
 
 
 def _origin() -> dict[str, Any]:
-    """Return what the installer wrote down of where the kit came from (PEP 610); nothing for a package index."""
+    """Return the installer's record of the kit's origin (PEP 610); empty for a package index."""
     told = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
     return dict(json.loads(told)) if told else {}
 
@@ -177,7 +177,7 @@ def _installs(folder: Path) -> Iterator[str]:
 def only_target(folder: Path) -> str:
     """Return the one file or module below ``folder`` that defines ``stage_backward``.
 
-    Raises :class:`StarterError` that names the files where there are several, or says what to give where there is none.
+    Raises :class:`StarterError` that names the files if there are several, or the required argument if there is none.
     """
     found = sorted(_defining(folder))
     if len(found) == 1:
@@ -198,7 +198,7 @@ def _defining(folder: Path) -> Iterator[Path]:
 
 
 def _named(path: Path, folder: Path) -> str:
-    """Return a module of a package as Python imports it, any other file by its path."""
+    """Return the import name of a module in a package, or the path of any other file."""
     top = path.parent
     while top != folder and (top / "__init__.py").is_file():
         top = top.parent

@@ -1,6 +1,6 @@
-"""Which checks failed when a target was last run from a folder: what ``--last-failed`` runs again.
+"""The checks that failed in the last run of a target from a folder, for ``--last-failed``.
 
-It is kept in the user's folder for caches, a file per folder and target; where that cannot be written nothing is kept.
+They are stored in the user's cache folder, one file per folder and target; if that is not writable, nothing is stored.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gradconform.kit_files import cache_folder
 from gradconform.naming import PROFILES
 from gradconform.results import Report
 
-#: What tells runs of one target apart: what they judge it on.
+#: The options that distinguish runs of one target: the subjects of the checks.
 _JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "schedule")
 
 
 def last_failed(options: Mapping[str, Any], patterns: Iterable[str]) -> list[str]:
-    """Return the ids of the checks that failed in the last run with such ``options``, of those that match.
+    """Return the ids of the checks that failed in the last run with such ``options`` and match the patterns.
 
-    Of a run in a larger profile only those that are in this one.
+    After a run in a larger profile, only checks of the current profile are returned.
     """
     globs = list(patterns) or ["*"]
     known = frozen(str(options["contract"]))
@@ -40,7 +40,7 @@ def last_failed(options: Mapping[str, Any], patterns: Iterable[str]) -> list[str
 
 
 def remember(report: Report) -> None:
-    """Keep which checks of a run failed; of a check that was not run what is known stays."""
+    """Store the failed checks of a run; for a check that did not run, the stored state is kept."""
     file = _file(report.options)
     failed = {result.check for result in report.failures}
     told = {result.check for result in report if result.status != "not_run"}
@@ -57,7 +57,7 @@ def _file(options: Mapping[str, Any]) -> Path:
 
 
 def _read(file: Path) -> list[str]:
-    """Return what is kept; nothing where nothing is, or where it is not what was written."""
+    """Return the stored ids; empty if there are none or the file is invalid."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(found, list) and all(isinstance(one, str) for one in found):

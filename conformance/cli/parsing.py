@@ -1,6 +1,6 @@
-"""How every command reads its arguments: the parser, the kinds of values, and the options that several commands share.
+"""Argument parsing for every command: the parser, the kinds of values, and the shared options.
 
-Nothing here imports torch, so that a mistyped option is refused at once.
+Nothing here imports torch, so that a mistyped option is rejected at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> Any:
-        """Say what is wrong, where help is, and exit with 2."""
+        """Print the error and how to get help, and exit with 2."""
         wrong = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
         if wrong is not None:
             commands = re.findall(r"[a-z-]+", message.partition("choose from")[2])
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override] # as said above
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """Refuse what no argument takes, with the nearest option."""
+        """Reject text that no argument takes, and name the nearest option."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
             owner: Parser = getattr(found, "parser", self)
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Formatter(argparse.HelpFormatter):
-    """Wraps what is one paragraph, and leaves examples and tables as they are written."""
+    """Wraps a single paragraph, and leaves examples and tables unchanged."""
 
     def __init__(self, prog: str) -> None:
         columns = min(shutil.get_terminal_size((80, 24)).columns, 100)
@@ -101,14 +101,15 @@ class Formatter(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-#: What adds each command to the parsers that its argument makes.
+#: Functions that add each command to the parsers in their argument.
 COMMANDS: dict[str, Callable[[Any], None]] = {}
 
 
 def command(name: str, work: str | None, **told: Any) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Register what adds the arguments of a command to its parser; see :func:`add_command` for the rest.
+    """Register a function that adds a command's arguments; see :func:`add_command` for the rest.
 
-    Its docstring is the help: the first line in the list of commands, what stands below it above the command's options.
+    The function's docstring is the help: its first line is for the list of commands, and the rest is shown above the
+    command's options.
     """
 
     def register(add_arguments: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -122,7 +123,7 @@ def command(name: str, work: str | None, **told: Any) -> Callable[[Callable[[Any
 
 
 def add_command(found: Any, name: str, work: str | None, **told: Any) -> Any:
-    """Add a command to the parsers that ``found`` makes; its ``work``, ``module:function`` here, is imported late."""
+    """Add a command to the subparsers ``found``; its ``work``, ``module:function`` here, is imported late."""
     one = found.add_parser(name, **told)
     if work is not None:
         one.set_defaults(command=f"{__package__}.{work}", parser=one)
@@ -130,7 +131,7 @@ def add_command(found: Any, name: str, work: str | None, **told: Any) -> Any:
 
 
 def names_given(text: str) -> list[str]:
-    """Return the names that commas separate."""
+    """Return the comma-separated names."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         msg = f"expected one name or several separated by commas, got an empty name in {text!r}"
@@ -139,7 +140,7 @@ def names_given(text: str) -> list[str]:
 
 
 def number_given(text: str, *, fits: Callable[[float], bool], expected: str) -> float:
-    """Return a finite number that fits; argparse reports any other text, and what was ``expected``."""
+    """Return a finite number that fits; argparse reports any other text, and the ``expected`` form."""
     try:
         number = float(text)
     except ValueError:
@@ -154,7 +155,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration_given(text: str) -> float:
-    """Return seconds: of a number alone, or with a unit, such as ``90s``, ``10m`` or ``1.5h``."""
+    """Return seconds from a number alone, or with a unit, such as ``90s``, ``10m`` or ``1.5h``."""
     unit = _SECONDS.get(text[-1:])
     try:
         seconds = float(text if unit is None else text[:-1]) * (unit or 1.0)
@@ -169,10 +170,10 @@ def duration_given(text: str) -> float:
 #: An option that may be repeated, each time with one name or several.
 SEVERAL: dict[str, Any] = {"action": "extend", "type": names_given, "default": None}
 
-#: A switch, None where it is not given.
+#: A switch; None if it is not given.
 SWITCH: dict[str, Any] = {"action": "store_const", "const": True}
 
-#: What argparse is told of an option of a kind, beside those with one value; one that is not given is None.
+#: The argparse settings of each kind of option, except those with one value; an option that is not given is None.
 _KINDS: dict[str, dict[str, Any]] = {
     "several": SEVERAL,
     "paths": {"action": "append"},
@@ -180,7 +181,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def add_option(  # noqa: PLR0913 (what a command may say of an option of a run)
+def add_option(  # noqa: PLR0913 (a command's settings of an option)
     one: Any,
     name: str,
     *,
@@ -189,22 +190,22 @@ def add_option(  # noqa: PLR0913 (what a command may say of an option of a run)
     help: str | None = None,  # noqa: A002 (argparse's own word for it)
     unset: str | None = None,
 ) -> None:
-    """Add an option of a run to a command: its value is in ``arguments`` under its name, None where it is not given.
+    """Add an option of a run to a command: ``arguments`` has its value under its name, None if it is not given.
 
-    ``alone``, or where the command has a ``default`` of its own, one value is taken of what a run takes several of.
-    ``unset`` says what the command takes in place of a run's default where nothing is given.
+    With ``alone``, or if the command has a ``default`` of its own, the option takes one value even if a run takes
+    several. ``unset`` describes the command's replacement for a run's default.
     """
     option = OPTIONS[name]
     one_value = {"type": reading(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
     told = {} if option.kind == "switch" else {"metavar": option.metavar}
     shown = "" if option.kind == "switch" or alone else f" (default: {default or unset or option.shown})"
-    # %: argparse formats help texts.
+    # argparse formats help texts, so % is escaped.
     one.add_argument(option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **told, **kind)
 
 
 def reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return what argparse reads a text with, and tells in the words of ``read`` where that refuses it."""
+    """Return an argparse type that uses ``read`` and reports the error message of ``read``."""
 
     def given(text: str) -> Any:
         try:
@@ -222,19 +223,19 @@ def add_count(
     default: int | None = None,
     metavar: str = "N",
 ) -> None:
-    """Add an option that takes a count from 1; its help ends with the default where it has one."""
+    """Add an option that takes a count from 1; its help ends with the default if there is one."""
     shown = "" if default is None else f" (default: {default})"
     one.add_argument(*flags, type=reading(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
 
 
 def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> None:
-    """Add an option that names a file to be written; that it can be is looked at before the command begins."""
+    """Add an option that names an output file; whether it is writable is tested before the command begins."""
     one.set_defaults(outputs=(*(one.get_default("outputs") or ()), flags[-1]))
     one.add_argument(*flags, metavar=metavar, **told)
 
 
 def add_report_files(one: argparse.ArgumentParser, json: Any = None) -> None:
-    """Add the options that name files for the report; ``json`` is the group that ``--json`` is one of, if any."""
+    """Add the options that name files for the report; ``json`` is the group that contains ``--json``, if any."""
     add_output(one if json is None else json, "--json", help="write the report as JSON (- for standard output)")
     add_output(one, "--html", type=_file_given, help="write the report as an HTML page")
     add_output(one, "--junit", type=_file_given, help="write the report as JUnit XML, one test per check")
@@ -248,17 +249,17 @@ def _file_given(path: str) -> str:
 
 
 def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a run that the arguments name."""
+    """Return the options of a run that are set in the arguments."""
     found = {name: getattr(arguments, name, None) for name in OPTIONS}
     return {name: value for name, value in found.items() if value is not None}
 
 
-#: In which forms a report is told; ``full`` is for people.
+#: The output formats of a report; ``full`` is for people.
 FORMATS = ("full", "concise", "json", "github")
 
 
 def add_telling(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
-    """Add the options that say how much is told, and in which form."""
+    """Add the options for the amount and the format of output."""
     how_much = one.add_mutually_exclusive_group()
     how_much.add_argument(
         "-q", "--quiet", action="count", help="print less: one line per cause; twice: only the verdict"

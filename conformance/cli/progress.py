@@ -1,4 +1,4 @@
-"""Makes a run and shows how far it is: a bar on a terminal, one line per area elsewhere."""
+"""Runs checks and shows the progress: a bar on a terminal, one line per area elsewhere."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 _ID_WIDTH = 34
 
-#: What counts against the limit of failures.
+#: The statuses that count toward the limit of failures.
 FAILED = {"failed", "error"}
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a run ended early, and the exit code that follows from it, None where the results decide."""
+    """Why a run ended early, and its exit code; None if the results decide."""
 
     reason: str
     exit_code: int | None
@@ -49,10 +49,10 @@ def perform(
     limit: int | None = None,
     shown: bool = True,
 ) -> tuple[Report, Stop | None]:
-    """Run what has no result yet, in the plan's ``order`` or another; write each record to ``file``.
+    """Run the checks without a result, in the plan's ``order`` or another; write each record to ``file``.
 
-    It ends early where ``limit`` checks failed or could not be judged. With ``shown`` it tells what is run, and how far
-    it is. Returns the report and, where the run ended early, why; what had run by then is in the report.
+    It ends early after ``limit`` checks failed or could not be judged. With ``shown``, it prints the current check and
+    the progress. Returns the report and, if the run ended early, the reason; the report has all results up to then.
     """
     results = {} if file is None or file.found is None else dict(file.found.results)
     places = run.header.places
@@ -100,8 +100,8 @@ def perform(
 
 
 @contextlib.contextmanager
-def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (as the caller has it)
-    """Report checks that take long on the standard error; on a terminal the bar names what runs."""
+def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (the caller's own name)
+    """Report slow checks on the standard error; on a terminal, the bar names the running check."""
     waits = Waits() if shown and not on_terminal() else Waits(lambda _: None)
     with contextlib.closing(waits):
         yield waits
@@ -109,7 +109,7 @@ def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (as the caller
 
 @contextlib.contextmanager
 def _shown(header: Header) -> Iterator[Callable[[Place | Result], None]]:
-    """Tell what is run, and give what is told of each check that begins and of each result."""
+    """Print the plan, and yield a function that receives each started check and each result."""
     several = len(header.cells) > 1
     console = terminal() if on_terminal() else None
     _tell(opening(header.report_of({}), header.cells, width()), console)
@@ -135,7 +135,7 @@ def _shown(header: Header) -> Iterator[Callable[[Place | Result], None]]:
 
 
 def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
-    """Let ``take`` see one result of each place: the next one withdraws it, as the report will say."""
+    """Return a function that passes on only one result per place: the next one withdraws it, as the report says."""
     taken: set[Place] = set()
 
     def first(result: Result) -> None:
@@ -147,26 +147,26 @@ def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
 
 
 def _tell(lines: list[Line], console: Console | None) -> None:
-    """Print lines; where nothing can be printed any more the run goes on, it may have a report to write to a file."""
+    """Print lines; the run continues if printing fails, since it may have a report file to write."""
     with contextlib.suppress(OSError):
         write(lines, console)
 
 
 def _where(at: Iterable[Place], *, complete: bool) -> str:
-    """Return at which checks a run was."""
+    """Return the checks at which a run stopped."""
     names = ", ".join(place.name for place in at)
     return f"in {names}" if names else "after the last check" if complete else "between two checks"
 
 
 def _area(of: Place | Result, *, several: bool) -> str:
-    """Return the area of a check, with device and dtype where there are several."""
+    """Return the area of a check, with device and dtype if there are several."""
     area = of.check.partition(".")[0]
     return f"{of.device} {of.dtype}  {area}" if several else area
 
 
 @dataclass(slots=True)
 class Crashes:
-    """How many checks have ended their process so far, of how many that may, and how long they took, in seconds."""
+    """The number of checks that ended their process so far, the limit, and their time in seconds."""
 
     allowed: int | None
     times: int = 0
@@ -180,15 +180,15 @@ class Crashes:
 
     @property
     def told(self) -> str:
-        """What follows other counts; empty where no check has ended its process."""
+        """Return the text after other counts; empty if no check has ended its process."""
         return f", {crashed(self.times, self.lost_s, self.allowed)}" if self.times else ""
 
 
 class Areas:
     """Prints one line per area as soon as all its checks have a result.
 
-    ``planned`` holds the area of each check, ``area_of`` gives that of a result; where an area has ended a process, its
-    line says how many times the run has by then.
+    ``planned`` holds the area of each check, and ``area_of`` returns that of a result. If an area has ended a process,
+    its line has the run's count so far.
     """
 
     def __init__(
@@ -198,21 +198,21 @@ class Areas:
         console: Console | None = None,
         crashes: Crashes | None = None,
     ) -> None:
-        """Count what is planned."""
+        """Count the planned checks."""
         self._planned, self._area_of, self._console = Counter(planned), area_of, console
         self._crashes = crashes or Crashes(None)
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
     def add(self, result: Result) -> None:
-        """Count a result; print the line of an area that is done."""
+        """Count a result; print the line of a finished area."""
         area = self._area_of(result)
         self._results.setdefault(area, []).append(result)
         if len(self._results[area]) == self._planned[area]:
             self._print(area)
 
     def flush(self) -> None:
-        """Print the lines of areas that were begun and not ended."""
+        """Print the lines of areas that were started but not finished."""
         for area in list(self._results):
             self._print(area)
 
@@ -227,10 +227,10 @@ class Areas:
 def progress_bar(
     console: Console | None, first: str, total: int, *, name_width: int, counted: str
 ) -> Iterator[Callable[..., None]]:
-    """Open a bar on ``console``, None for none: what runs now, at ``first``, how much is done, and what is ``counted``.
+    """Open a bar on ``console``, None for none, with the current name ``first``, the progress and the ``counted`` text.
 
-    What it yields is called with the name of what runs now, None for the same, how much is ``done``, how much of that
-    counts, and what ``more`` is to be said. ``name_width`` is in columns. The bar is gone when it is closed.
+    It yields a function with four arguments. They are the current name (None: unchanged), how much is ``done``, how
+    much of that counts, and ``more`` text. ``name_width`` is in columns. The bar disappears when it is closed.
     """
     if console is None:
         yield lambda *_, **__: None
@@ -250,7 +250,7 @@ def progress_bar(
         TextColumn(f"{{task.fields[count]}} {counted}{{task.fields[more]}}", markup=False),
         TimeElapsedColumn(),
     )
-    # Beyond the standard output nothing is redirected: what the target prints stays where it belongs.
+    # Only the standard output is redirected: the target's other output stays in its place.
     with Progress(*columns, console=console, transient=True, expand=True, redirect_stderr=False) as progress:
         task = progress.add_task(line_for_terminal(first), total=total, count=0, more="")
         count = 0
@@ -265,7 +265,7 @@ def progress_bar(
 
 @contextlib.contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Say on a terminal what is waited for, for as long as it takes; nothing elsewhere."""
+    """Show a text on a terminal while the context is open; elsewhere nothing."""
     if not on_terminal():
         yield
         return
@@ -278,7 +278,7 @@ def waiting(text: str) -> Iterator[None]:
 def _bar(
     places: tuple[Place, ...], crashes: Crashes, console: Console | None
 ) -> Iterator[Callable[[Place | Result], None]]:
-    """Show a bar with the check that began last, the failures and the crashes so far; nothing without a terminal."""
+    """Show a bar with the latest started check, the failures and the crashes so far; without a terminal, nothing."""
     with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as tell:
 
         def on_news(news: Place | Result) -> None:
@@ -291,5 +291,5 @@ def _bar(
 
 
 def _short(check: str) -> str:
-    """Return an id that fits its column: its end says which case it is."""
+    """Return an id that fits its column: its end is kept because it names the case."""
     return check if len(check) <= _ID_WIDTH else f"...{check[3 - _ID_WIDTH :]}"

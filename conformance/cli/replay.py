@@ -1,4 +1,4 @@
-"""The command ``gradconform replay``: one check again, with all it says, or as a script that needs only torch."""
+"""The command ``gradconform replay``: one check again with all details, or as a script that needs only torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is run again, and what a report said of it, if there is one."""
+    """The check to run again, and its result in a report, if there is one."""
 
     check: str
     options: RunOptions
@@ -41,7 +41,7 @@ class _Wanted:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Run one check again; return 0 where it passes, 1 where it fails, 5 where it could not be judged."""
+    """Run one check again; return 0 if it passes, 1 if it fails, 5 if it could not be judged."""
     name, hash_sign, which = arguments.what.rpartition("#")
     report = read_report(name) if hash_sign else None
     before = None if report is None else _result(report, which, name)
@@ -61,7 +61,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _without_target(what: str) -> str:
-    """Return what is said where a check has no target: a report has one, and so many failures."""
+    """Return the message for a check without a target: a report has one, and this many failures."""
     if not Path(what).is_file():
         return f"a check id requires a TARGET: gradconform replay {what} TARGET"
     failures = len(read_report(what).failures)
@@ -70,7 +70,7 @@ def _without_target(what: str) -> str:
 
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
-    """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
+    """Return the check and the options of its run: the report's options, overridden by the given ones."""
     given = given_options(arguments)
     if report is None or before is None:
         return _Wanted(arguments.what, RunOptions(**{**asked_by(arguments.what), **given, "profile": "full"}))
@@ -102,7 +102,7 @@ def _result(report: Report, which: str, name: str) -> Result:
 
 def _run_of(wanted: _Wanted) -> Run:
     options = wanted.options
-    # Before the checks are made, which takes a backward: a device has to be known to torch before the first one.
+    # Before the checks are made, which runs a backward: torch must know a device before the first backward.
     flags = flags_named(options.flags)
     choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags)
     ready(choice, flags)
@@ -111,7 +111,7 @@ def _run_of(wanted: _Wanted) -> Run:
         near = nearest(wanted.check, known)[:200]
         msg = f"contract {wanted.options.contract} has no check {wanted.check!r}; nearest: {near}"
         raise SelectionError(msg)
-    # What chooses checks, and what is made of their results, is not asked of one that is chosen by hand.
+    # Options that select checks or process results do not apply to a single named check.
     alone = {"checks": wanted.check, "exclude_checks": (), "skip_operations": (), "shard": None}
     run = Run(wanted.options.but(**alone, schedule=(), waivers=None), choice=choice)
     if len(run.plan.items) > 1:

@@ -1,4 +1,4 @@
-"""What ``gradconform replay`` does with a check of a pipeline: it is run alone, or written as a script for torchrun."""
+"""The command ``gradconform replay`` for a check of a pipeline: run it alone, or write it as a torchrun script."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
 from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
-#: The options of replay that a pipeline takes.
+#: The options of replay that a pipeline accepts.
 _TAKEN = ("device", "device_plugins", "dtype", "seed")
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is run again, and what a report said of it, if there is one."""
+    """The check to run again, and its result in a report, if there is one."""
 
     check: str
     target: str
@@ -40,14 +40,14 @@ class _Wanted:
 
 
 def replay_pipeline(arguments: argparse.Namespace, report: Report | None = None, before: Result | None = None) -> int:
-    """Run one check of a pipeline again; return 0 where it passes, 1 where it fails, 5 where it could not be judged."""
+    """Run one check of a pipeline again; return 0 if it passes, 1 if it fails, 5 if it could not be judged."""
     wanted = _wanted(arguments, report, before)
     with current_folder_first():
         return _told(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
 
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
-    """Return the check and the options of its run: those of the report that holds it, with what is given in place."""
+    """Return the check and the options of its run: the report's options, overridden by the given ones."""
     options = given_options(arguments)
     given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
     target = given.pop("target", None)
@@ -87,7 +87,7 @@ def _told(wanted: _Wanted) -> int:
 
 
 def _typed(options: PipelineOptions) -> Mapping[str, Any]:
-    """Return the options as the command ``pipeline`` has them: what may be given several times is None without any."""
+    """Return the options in the form of the command ``pipeline``: a repeatable option without values is None."""
     return {name: list(value) or None if isinstance(value, tuple) else value for name, value in asdict(options).items()}
 
 

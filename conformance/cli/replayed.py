@@ -1,4 +1,4 @@
-"""What ``gradconform replay`` says of the one check that it has run again."""
+"""The output of ``gradconform replay`` on the one check that it has run again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .console import width, write
 
 
 def say_what_is_replayed(check: str, now: Report, then: Report | None, told: Sequence[str]) -> None:
-    """Print the check, the target and the options that are ``told``, and what is not as it was ``then``.
+    """Print the check, the target and the options in ``told``, and the differences from the run ``then``.
 
-    What differs is told so that other numbers surprise nobody.
+    The differences explain why numbers may differ.
     """
     text = f"gradconform {KIT_VERSION} replays {check} on {now.target['name']} {now.target['version'] or ''}".rstrip()
     write([*wrapped(f"{text}: {', '.join(told)}", width(), role="heading")])
@@ -36,11 +36,11 @@ def _differences(now: Report, then: Report | None) -> list[str]:
 
 
 def say_what_came(result: Result, before: Result | None, *, script: str | None = None) -> int:
-    """Print all that a result says, and whether it is that of ``before``; return the exit code.
+    """Print all details of a result, and whether it equals ``before``; return the exit code.
 
-    ``script`` is the command that writes a failure as a script, where there is one.
+    ``script`` is the command that writes a failure as a script, if there is one.
     """
-    # Of a failure that is none of a value, the largest error there was says nothing.
+    # For a failure without a wrong value, the largest error has no meaning.
     tells = result.headroom is not None and (result.status == "passed" or result.headroom > 1)
     numbers = f"; the largest error/bound is {result.headroom:.3g}" if tells else ""
     write(
@@ -61,7 +61,7 @@ def say_what_came(result: Result, before: Result | None, *, script: str | None =
 
 
 def say_what_is_written(path: str, check: str, needs: str, command: str) -> None:
-    """Print what a script runs and needs, and below it the command that runs it."""
+    """Print what a script runs and needs, and then the command that runs it."""
     told = wrapped(f"wrote {path}: it runs {check} with {needs}", width(), hanging=4)
     write([*told, *command_lines("run", command, width())])
 

@@ -75,7 +75,7 @@ def _contract(one: argparse.ArgumentParser) -> None:
 
 
 def _day_given(text: str) -> dt.date:
-    """Return the day; argparse says what is wrong with another text."""
+    """Return the day; argparse reports the error in any other text."""
     try:
         return dt.date.fromisoformat(text)
     except ValueError as error:
@@ -209,7 +209,7 @@ def _badge(one: argparse.ArgumentParser) -> None:
 
 
 def _label_given(text: str) -> str:
-    """Return a label; refuse one that nobody could see."""
+    """Return a label; raise for an invisible one."""
     if not text.strip():
         msg = f"expected some text, such as the name of the target; got {text!r}"
         raise ValueError(msg)
@@ -217,7 +217,7 @@ def _label_given(text: str) -> str:
 
 
 def _text_given(text: str) -> str:
-    """Return what a waiver is to say; refuse what says nothing."""
+    """Return the text of a waiver; raise if it is empty."""
     if not text.strip():
         msg = f"expected some text, got {text!r}"
         raise ValueError(msg)
@@ -225,7 +225,7 @@ def _text_given(text: str) -> str:
 
 
 def _last_day_given(text: str) -> dt.date:
-    """Return the last day of a waiver; refuse what is no day, or is over."""
+    """Return the last day of a waiver; raise if it is no day, or is past."""
     today = current_day()
     try:
         day = dt.date.fromisoformat(text)

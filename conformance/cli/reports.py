@@ -21,7 +21,7 @@ from .console import kept, width, write, write_json, write_text
 from .forms import FORMS
 from .telling import WORDS, Telling, detail_of
 
-#: The forms that can show several reports side by side.
+#: The formats that can show several reports side by side.
 _OF_SEVERAL = {"html", "markdown"}
 
 
@@ -30,7 +30,7 @@ def _flag(form: str) -> str:
 
 
 def compare_reports(arguments: argparse.Namespace) -> int:
-    """Compare two reports; return 6 where the condition holds, 0 where it does not."""
+    """Compare two reports; return 6 if the condition holds, 0 if it does not."""
     base, new = read_report(arguments.base), read_report(arguments.new)
     with _named([arguments.base, arguments.new]):
         found = compare(
@@ -51,7 +51,7 @@ def compare_reports(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _named(paths: Sequence[str]) -> Iterator[None]:
-    """Name the files of reports that cannot be compared."""
+    """Add the names of the files to the error for reports that cannot be compared."""
     try:
         yield
     except CompareError as error:
@@ -66,7 +66,7 @@ def merge_reports(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write what is wanted, or print each report as its run did; return 4 where one cannot be written."""
+    """Write the requested files, or print each report as its run did; return 4 if one cannot be written."""
     wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
     of_one = [name for name in wanted if name not in _OF_SEVERAL]
     if of_one and len(arguments.reports) > 1:
@@ -96,7 +96,7 @@ def _cells(report: Report) -> list[tuple[str, str]]:
 
 
 def write_badge(arguments: argparse.Namespace) -> int:
-    """Write the badge of a report; return 4 where it cannot be written."""
+    """Write the badge of a report; return 4 if it cannot be written."""
     found = read_report(arguments.report)
     try:
         drawn = badge(found, arguments.label)
@@ -114,7 +114,7 @@ def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
 
 
 def _hand_over(made: Mapping[str, tuple[str, str]]) -> int:
-    """Write files, and tell them where the standard output is none of them; return 4 where one cannot be written."""
+    """Write files and report them unless the output is the standard output; return 4 if one cannot be written."""
     notes = kept({path: one for path, one in made.items() if path != "-"})
     if "-" in made:
         write_text(made["-"][1])

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _choose_last_failed(arguments: argparse.Namespace) -> None:
-    """Select the checks that failed in the last run, and say so where there are none."""
+    """Select the checks that failed in the last run, and report if there are none."""
     if arguments.resume is not None:
         arguments.parser.error("--resume runs the remaining checks of its run; omit --last-failed")
     found = last_failed(options_of(arguments).to_json(), arguments.checks or ())
@@ -67,9 +67,9 @@ def _choose_last_failed(arguments: argparse.Namespace) -> None:
 
 
 def _read_elsewhere(arguments: argparse.Namespace) -> None:
-    """Take what the command line leaves open from the environment and the file of settings, and say so.
+    """Fill unset options from the environment and the settings file, and report that.
 
-    A run that is gone on with has the options that it was begun with.
+    A resumed run keeps the options with which it began.
     """
     resumed = arguments.resume is not None
     named = {name: getattr(arguments, name) for name in OPTIONS}
@@ -85,14 +85,14 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
 
 
 def begin(arguments: argparse.Namespace) -> None:
-    """Set what nobody has said to what a run does then."""
+    """Set all remaining options to the defaults of a run."""
     for name, value in RUN_DEFAULTS.items():
         if getattr(arguments, name, None) is None:
             setattr(arguments, name, value)
 
 
 def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RecordFile | None]:
-    """Open the file that the run is recorded in, if it has one."""
+    """Open the run's record file, if it has one."""
     if arguments.ndjson is None and arguments.resume is None:
         return contextlib.nullcontext()
     return contextlib.closing(RecordFile(arguments.resume or arguments.ndjson, resume=arguments.resume is not None))
@@ -100,7 +100,7 @@ def records(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What came of a run: its report, the exit code of its verdict, and the places of all that was planned."""
+    """The outcome of a run: its report, the exit code of its verdict, and the places of all planned checks."""
 
     report: Report
     code: int
@@ -114,10 +114,10 @@ def judge(
     order: Callable[[Place], int] | None = None,
     fresh: bool = False,
 ) -> Judged:
-    """Make the run that the arguments ask for, and report it.
+    """Run the checks that the arguments select, and report them.
 
-    The places to which ``order`` gives the lowest numbers run first. ``fresh`` probes devices, although an earlier run
-    kept what it found.
+    The places to which ``order`` gives the lowest numbers run first. ``fresh`` probes devices even if an earlier run
+    kept its probe.
     """
     found = None if file is None else file.found
     options = options_of(arguments) if found is None else resumed_options(arguments, found)
@@ -142,7 +142,7 @@ def judge(
 
 
 def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
-    """Return how what is left of a run that ended early can be run."""
+    """Return how to run the rest of a run that ended early."""
     if file is not None:
         return f"; continue with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
     return "; with --ndjson FILE, a run can be continued later" if stop.exit_code == EXIT_INTERRUPTED else ""
@@ -151,7 +151,7 @@ def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
 def _execution(
     arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, fresh: bool
 ) -> Execution:
-    """Return the run, ready to begin; ``measured`` is what a run that is gone on with has measured for its plan."""
+    """Return the run, ready to start; ``measured`` has a resumed run's measurements for its plan."""
     if not arguments.isolation:
         return InProcess(options, arguments.time_budget, measured)
     with current_folder_first():
@@ -179,7 +179,7 @@ def _list_plan(arguments: argparse.Namespace) -> int:
 
 
 def options_of(arguments: argparse.Namespace) -> RunOptions:
-    """Return the options of the run that the arguments ask for.
+    """Return the options of the run from the arguments.
 
     Raises :class:`~gradconform.waivers.waiver.WaiverError` for a waiver file that cannot be read.
     """
@@ -187,14 +187,14 @@ def options_of(arguments: argparse.Namespace) -> RunOptions:
     if waivers is None and not arguments.no_waivers and Path(DEFAULT_FILE).is_file():
         waivers = DEFAULT_FILE
     if waivers is not None:
-        read_waivers(waivers)  # what is wrong in it is told before torch is imported, as far as no check need be known
+        read_waivers(waivers)  # report errors before importing torch, as far as possible without the checks
     return RunOptions(**{**given_options(arguments), "waivers": waivers})
 
 
 def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOptions:
-    """Return the options of a run to go on with; what is given beside it has to say the same.
+    """Return the options of a resumed run; options on the command line must have the same values.
 
-    Raises :class:`~gradconform.records.RecordsError` that names what differs.
+    Raises :class:`~gradconform.records.RecordsError` that names the differences.
     """
     recorded = _recorded(found)
     given = {**given_options(arguments), **({"waivers": None} if arguments.no_waivers else {})}
@@ -220,7 +220,7 @@ def _recorded(found: RecordedRun) -> RunOptions:
 
 
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
-    """Raise :class:`~gradconform.records.RecordsError` where ``header`` is not that of the run to go on with."""
+    """Raise :class:`~gradconform.records.RecordsError` if ``header`` is not that of the resumed run."""
     before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
     told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
     told += _changed_files(found.header.files, header.files)
@@ -232,7 +232,7 @@ def refuse_another_run(found: RecordedRun, header: Header) -> None:
 
 
 def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return which files differ from those that the run was begun with; none where its records name no files."""
+    """Return the files that have changed since the run began; none if its records name no files."""
     changed = sorted(name for name in {**before, **now} if before and before.get(name) != now.get(name))
     return [
         f"{name} {'has changed' if name in before and name in now else 'is loaded in only one run'}" for name in changed
@@ -240,7 +240,7 @@ def _changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
 
 
 class InProcess:
-    """A run that is ready to begin, in this process; ``header`` says what it is."""
+    """A run that is ready to start in this process; ``header`` describes it."""
 
     def __init__(
         self,
@@ -248,13 +248,13 @@ class InProcess:
         time_budget: float | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the run that ``options`` describe; after ``time_budget`` seconds it begins no check.
+        """Create the run that ``options`` describe; after ``time_budget`` seconds, it begins no further check.
 
-        What an earlier part of the run has ``measured`` for the plan is not measured again.
+        Measurements for the plan in ``measured``, from an earlier part of the run, are not repeated.
         """
         self._budget = TimeBudget(time_budget)
-        # Before the current folder is looked into, so that nothing in it can stand for torch.
-        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch, which other processes do elsewhere)
+        # Import this before the current folder is on the path, so that no file in it can replace torch.
+        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch; elsewhere, other processes do)
 
         self._folder = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
@@ -264,11 +264,11 @@ class InProcess:
         self.header = self.planned.header()
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
-        """Run the items at ``places``; raise :class:`~gradconform.exits.RunStoppedError` where the time is spent."""
+        """Run the items at ``places``; raise :class:`~gradconform.exits.RunStoppedError` when the time is over."""
         several = list(places)
         self.planned.run(on_result, on_start=on_start, places=self._budget.within(several))
         self._budget.raise_if_left(len(several))
 
     def close(self) -> None:
-        """Look into the current folder no more."""
+        """Remove the current folder from the import path."""
         self._folder.close()

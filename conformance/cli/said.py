@@ -1,8 +1,8 @@
-"""What is said of a run's options elsewhere than on the command line: in the environment, and in a file.
+"""Options of a run that are set outside the command line: in the environment, and in a file.
 
-The file is ``gradconform.toml``, or the table ``tool.gradconform`` of ``pyproject.toml``, in the current folder. Every
-option of ``gradconform run`` has its place there under its long name, and the target under ``target``. The command line
-goes before the environment, and that before the file.
+The file is ``gradconform.toml``, or the table ``tool.gradconform`` of ``pyproject.toml``, in the current folder. It
+sets every option of ``gradconform run`` under its long name, and the target under ``target``. The command line takes
+precedence over the environment, and the environment over the file.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ else:
 FILE = "gradconform.toml"
 _PROJECT, _TABLE = "pyproject.toml", "tool.gradconform"
 
-#: What no file and no variable says: what is done once, and not how.
+#: Options that no file and no variable can set: they are one-time actions.
 _ACTS = {"help", "list", "resume", "exitfirst", "last-failed", "quiet", "verbose"}
 
-#: No file of settings has more, in bytes.
+#: The largest size of a settings file in bytes.
 _LARGEST = 2**20
 
 
 class SettingsError(UsageError):
-    """A file or a variable says of an option what cannot be."""
+    """A file or a variable sets an option to an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A place that says something: how it is called, and its values by the long name of an option."""
+    """A source of options: its name in messages, and its values by the long name of an option."""
 
     name: str
     values: Mapping[str, Any]
@@ -48,9 +48,9 @@ class _Source:
 def fill(
     arguments: argparse.Namespace, parser: argparse.ArgumentParser, folder: Path, variables: Mapping[str, str]
 ) -> list[str]:
-    """Set what the command line has left open, which is None, and return a line per place that has said something.
+    """Set unset arguments, which are None, and return one line per source that has set any.
 
-    Raises :class:`SettingsError` for an option that there is not and for a value that it does not take.
+    Raises :class:`SettingsError` for an unknown option and for a value that it does not accept.
     """
     actions = {_name(action): action for action in parser._actions}  # noqa: SLF001 (argparse has no public name for it)
     actions = {name: action for name, action in actions.items() if name not in _ACTS}
@@ -70,19 +70,19 @@ def fill(
 
 
 def _name(action: argparse.Action) -> str:
-    """Return the long name of an option, as a file has it."""
+    """Return the long name of an option, as used in a file."""
     longest = max(action.option_strings, key=len, default=action.dest)
     return longest.removeprefix("--")
 
 
 def _given_beside(group: Any, arguments: argparse.Namespace) -> Iterable[argparse.Action]:
-    """Return the options of a group of which the command line has named another one."""
+    """Return the options of a group from which the command line has named another one."""
     given = [one for one in group._group_actions if getattr(arguments, one.dest) is not None]  # noqa: SLF001 (likewise)
     return [one for one in group._group_actions if given and one not in given]  # noqa: SLF001 (likewise)
 
 
 def _sources(actions: Iterable[str], folder: Path, variables: Mapping[str, str]) -> Iterator[_Source]:
-    """Yield the places, the one that goes before the others first."""
+    """Yield the sources in order of precedence, highest first."""
     named = {name: f"GRADCONFORM_{name.upper().replace('-', '_')}" for name in actions}
     for name, variable in named.items():
         if variables.get(variable):
@@ -120,7 +120,7 @@ def _known(name: str, actions: Mapping[str, argparse.Action], source: _Source) -
 
 
 def _value(action: argparse.Action, name: str, value: Any, source: _Source) -> Any:
-    """Return a value as the command line would have it; None for a switch that is off."""
+    """Return a value in the command line's form; None for a switch that is off."""
     several = isinstance(action, (argparse._ExtendAction, argparse._AppendAction))  # noqa: SLF001 (likewise)
     if isinstance(value, dict):
         value = [f"{key}={one}" for key, one in value.items()]

@@ -1,4 +1,4 @@
-"""The command ``gradconform selftest``: whether the contract finds what it must, on this device."""
+"""The command ``gradconform selftest``: whether the contract finds known faults on this device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .progress import progress_bar
 
 
 def selftest(arguments: argparse.Namespace) -> int:
-    """Run the contract against every fault and every right variant; 1 where one is not told from the other."""
+    """Run the contract on every fault and every right variant; return 1 if it confuses any."""
     where = {"device": arguments.device, "dtype": arguments.dtype, "profile": arguments.profile}
     options = SelftestOptions(**where, whole=arguments.whole)
     matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or ())
@@ -44,7 +44,7 @@ def selftest(arguments: argparse.Namespace) -> int:
 
 
 def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugins: Sequence[str] = ()) -> KillMatrix:
-    """Judge the faults whose name matches ``pattern``, and every right variant, with progress on a terminal.
+    """Return the kill matrix of the faults that match ``pattern`` and every right variant; a terminal has progress.
 
     Raises :class:`~gradconform.naming.SelectionError` for a device, dtype or pattern that names nothing.
     """

@@ -1,4 +1,4 @@
-"""What a command tells of a report: how much of it, and in which form."""
+"""The amount and the format of a command's report."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .console import width, write, write_annotations, write_json, written
 
 
 def detail_of(arguments: argparse.Namespace) -> Detail:
-    """Return how much is to be told."""
+    """Return the amount of detail."""
     louder, quieter = arguments.verbose or 0, arguments.quiet or 0
     return Detail(louder - quieter, arguments.failures or 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How a command tells its report, and what it writes of it: ``files`` has the path of each form."""
+    """The output of a command's report: its format, and ``files`` with the path of each file format."""
 
     detail: Detail
     form: str
@@ -33,7 +33,7 @@ class Telling:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Telling:
-        """Return what is asked for; ``--json -`` is the form JSON."""
+        """Return the output that the arguments request; ``--json -`` is the format JSON."""
         files = {form: path for form in WORDS if (path := getattr(arguments, form, None)) is not None}
         form = getattr(arguments, "output_format", None) or "full"
         if files.get("json") == "-":
@@ -43,16 +43,16 @@ class Telling:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether what happens in the meantime is told too."""
+        """Whether progress is printed too."""
         return self.form == "full" and not self.detail.quiet
 
     def conclude(
         self, report: Report, *, head: Iterable[Line] = (), code: int | None = None, stopped: str | None = None
     ) -> int:
-        """Write the report to its files, print its end below ``head``, and return the exit code.
+        """Write the report to its files, print its end after ``head``, and return the exit code.
 
-        It is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The files are written first,
-        all or none: a reader who goes away costs no file.
+        The exit code is ``code``, else that of the verdict. ``stopped`` says why the run ended early. The files are
+        written first, all or none, so that a closed reader loses no file.
         """
         code = report.exit_code if code is None else code
         kept = written({path: _as(form, report) for form, path in self.files.items()}, what="report")
@@ -69,7 +69,7 @@ class Telling:
         return code if kept else EXIT_ENVIRONMENT
 
 
-#: What each form that a report is written in is called.
+#: The name of each file format of a report.
 WORDS = {
     "json": "report as JSON",
     "html": "page",
@@ -82,6 +82,6 @@ WORDS = {
 def _as(form: str, report: Report) -> str:
     if form == "json":
         return report.to_json()
-    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and its templates take a library)
+    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and it needs a library)
 
     return FORMS[form](report)

@@ -1,4 +1,4 @@
-"""The command ``gradconform upstream``: a report and a short test of each defect that was confirmed elsewhere."""
+"""The command ``gradconform upstream``: a report and a short test of each confirmed defect in other projects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .console import width, write, written
 
 
 class ThereAlreadyError(UsageError):
-    """A file that is to be written is there, and may hold somebody's work."""
+    """An output file exists, and may hold a user's work."""
 
 
 def upstream(arguments: argparse.Namespace) -> int:
-    """List the defects, or write the report and the test of those that are named; nothing is sent anywhere."""
+    """List the defects, or write the report and the test of the named ones; nothing is sent anywhere."""
     known = offers()
     if not arguments.defects and not arguments.all:
         if arguments.into is not None or arguments.force:
@@ -45,7 +45,7 @@ def upstream(arguments: argparse.Namespace) -> int:
 
 
 def _folder(into: str | None) -> Path:
-    """Return where files go; raise :class:`~gradconform.exits.UsageError` for what is no folder."""
+    """Return the output folder; raise :class:`~gradconform.exits.UsageError` if it is no folder."""
     folder = Path(into or ".")
     if not folder.is_dir():
         msg = f"--into {into!r}: the folder does not exist; create it first"
@@ -54,7 +54,7 @@ def _folder(into: str | None) -> Path:
 
 
 def _files(found: Sequence[Offer], folder: Path) -> dict[Path, str]:
-    """Return the texts by their paths: those of several projects have folders of their own, as they share names."""
+    """Return the texts by their paths: several projects have separate folders, since their files share names."""
     apart = len({one.project for one in found}) > 1
     texts: dict[Path, str] = {}
     for one in found:
@@ -65,7 +65,7 @@ def _files(found: Sequence[Offer], folder: Path) -> dict[Path, str]:
 
 
 def _write(found: Sequence[Offer], texts: Mapping[Path, str]) -> int:
-    """Write all files or none, and tell what there is to do with them."""
+    """Write all files or none, and print the next steps."""
     made = [path for path in dict.fromkeys(path.parent for path in texts) if not path.exists()]
     for path in made:
         path.mkdir()

@@ -1,4 +1,4 @@
-"""The command ``gradconform waivers``: entries for the failures of a run, and no entry that none needs."""
+"""The command ``gradconform waivers``: adds entries for a run's failures, and removes unused entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def add(arguments: argparse.Namespace) -> int:
-    """Append an entry for each failure that is not waived, with what the options say of it."""
+    """Append an entry for each failure that is not waived, with the text from the options."""
     given = {name: getattr(arguments, name) for name in (*SAID, "expires")}
     filled = Filled(**{name: value for name, value in given.items() if value is not None})
     count = _edit(arguments, partial(added, filled=filled))
@@ -36,7 +36,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def prune(arguments: argparse.Namespace) -> int:
-    """Remove the entries that a run has shown to be needless."""
+    """Remove the entries that a run has shown to be unused."""
     gone = _edit(arguments, pruned)
     for number, waiver in gone:
         write([Line(f"removed entry {number}: {waiver.check} ({waiver.reason})")])
@@ -45,7 +45,7 @@ def prune(arguments: argparse.Namespace) -> int:
 
 
 def _edit(arguments: argparse.Namespace, edited: Callable[[str, Report], tuple[str, T]]) -> T:
-    """Write the waiver file as ``edited`` has it, where that changes it, and return what was changed."""
+    """Write the waiver file as ``edited`` returns it, if that changes it, and return the changes."""
     try:
         text, changed = edited(arguments.waivers, read_report(arguments.report))
         if changed:

@@ -1,4 +1,4 @@
-"""The contract: the checks of each version, one module per area. Importing it imports no torch and no check."""
+"""The contract: the checks of each version, one module per area. Importing this imports no torch and no check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
     """Return the checks of a version by id, sorted.
 
-    The first call takes a second: it draws random stages and runs a backward on some, so a device that torch is to know
+    The first call takes a second: it generates random stages and runs a backward on some. A device that torch must know
     has to be ready before it. Raises :class:`~gradconform.naming.SelectionError` for an unknown version.
     """
     from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
@@ -29,5 +29,5 @@ def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
 
 
 def _holds(version: str, check: Check) -> bool:
-    """Tell whether a check is one of a version: it has come, and has not left."""
+    """Return whether a version has a check: ``since`` has passed, and ``until`` has not."""
     return not older(version, check.since) and (check.until is None or older(version, check.until))

@@ -1,6 +1,6 @@
-"""All areas, and what of them is in profile ``quick``, a few seconds that touch each: one list, to be read at a glance.
+"""All areas, and the checks of profile ``quick``, which takes a few seconds and covers each area: one short list.
 
-Importing this registers every check of every version, and takes a second.
+Importing this module registers every check of every version, and takes a second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "properties", "repeat", "schedule", "space", "split", "state", "steps",
 ]  # fmt: skip
 
-#: What no claim can withhold of the ways that a target has: the least of which one can say that it conforms.
+#: Checks in the target's supported ways (full, split) that no claim can withhold: the minimum for conformance.
 CORE = (
     "accumulate.in_flight.full", "accumulate.iterations.full-3", "full.gradients.frozen-layer", "full.gradients.mlp",
     "full.loss.mlp",
@@ -42,7 +42,7 @@ CORE = (
     "split.gradients.mlp", "split.loss.mlp",
 )  # fmt: skip
 
-#: Stages that stand for a class of their own: full and split, from output gradients and, where there is one, a loss.
+#: Stages that represent a class of their own: full and split, from output gradients and, if there is one, a loss.
 QUICK_STAGES = (
     "mlp", "linear-3d", "conv2d", "layer-norm", "transformer-layer", "embedding", "lstm", "residual", "tied-apart",
     "chunk", "two-inputs", "two-outputs", "unused-input", "frozen-layer", "batch-norm", "dropout", "dict-output",

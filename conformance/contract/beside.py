@@ -1,4 +1,4 @@
-"""The ids of the checks that stand beside the contract: on operations, blocks, settings of torch and known faults.
+"""The ids of the checks outside the contract: on operations, blocks, settings of torch and known faults.
 
 Nothing here imports torch.
 """
@@ -17,19 +17,19 @@ _T = TypeVar("_T")
 #: The first parts of the ids.
 OPERATIONS, BLOCKS, SETTINGS, FAULTS = "ops", "blocks", "settings", "faults"
 
-#: How much is told of what is near, in letters: of a name that is like none, that is all there are.
+#: The most letters of a list of similar names in a message; if no name is similar, all names are listed.
 _NEAR = 200
 
-#: What names all operations, or all of the others.
+#: The word for all operations, or all names of the other areas.
 ALL = "all"
 
-#: What names no fault at all.
+#: The word for no fault at all.
 NONE = "none"
 
-#: The second parts: in B, and in I and W; of faults, that they are found.
+#: The second parts of the ids: in B, in I and W, and, for faults, that they are found.
 FULL, SPLIT, FOUND = "full", "split", "found"
 
-#: The second parts of checks on operations that need no second device, each named as the oracle that judges it.
+#: The second parts of checks on operations that need no second device, each named after its oracle.
 LAYOUT, FINITE_DIFFERENCES, ADDITIVE = ORACLES = ("layout", "finite-differences", "additive")
 
 
@@ -46,7 +46,7 @@ def oracle_of(check: str) -> str | None:
 
 
 def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:
-    """Return what ``patterns`` name, in the order of ``known``: names, globs, or ``all``.
+    """Return the entries that ``patterns`` name, in the order of ``known``: names, globs, or ``all``.
 
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names nothing; ``none`` is the message, in
     which ``{}`` is the pattern.

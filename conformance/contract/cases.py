@@ -1,4 +1,4 @@
-"""What the areas share: which stages a family goes over, and how a trial per stage is written."""
+"""Values that the areas share: the stages of a family of checks, and helpers to write a trial per stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import chain_of
 from gradconform.trial.trial import Trial
 
-#: The stages of contract 1.0 by name: one that the zoo gains joins no version that does not name it.
+#: The stages of contract 1.0 by name: a stage that is added to the zoo joins no version that does not name it.
 STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in (
     "two-inputs", "fixed-input-first", "fixed-input-last", "fixed-inputs", "sum-of-inputs", "unused-input",
     "nontensor-inputs", "parameter-input", "duplicate-input", "empty-batch", "batch-of-one", "transposed-input",
@@ -38,18 +38,18 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in (
     "tied-apart-reordered", "tied-transposed", "looped-block", "derived-weight-twice",
 ))  # fmt: skip
 
-#: What takes no part of a backward: for B, and for I to compute or refuse.
+#: Stages that support only a whole backward: for B, and for I to compute or refuse.
 REENTRANT = (ZOO["checkpoint-reentrant"],)
 
 #: Stages whose outputs can take part in a loss; the others are for gradient-driven trials.
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
-#: The program of a trial whose result could depend on memory addresses or set order: thirty graphs, all alive at once.
+#: The program of trials whose result could depend on memory addresses or set order: thirty live graphs.
 BUILDS = split_all_forwards_first(30)
 
 
-#: How many draws a mean is taken over: more than the least of which one direction in all is told from chance.
+#: The number of draws of a mean: enough that one direction in all of them is distinguished from chance.
 DRAWS = 44
 
 
@@ -57,17 +57,17 @@ def _seed_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
 
 
-#: The model of torch's own suite, at its own size.
+#: The model of torch's own suite, at its original size.
 SEED_SIZE = (StageCase("mlp-512", "an MLP of width 512 on a batch of 256", _seed_mlp, (Normal((256, 512)),)),)
 
 
 def on_chain(schedule: Schedule, stages: tuple[StageCase, ...] = ()) -> Trial:
-    """Return the trial of a pipeline schedule, on a chain of plain stages unless others are given."""
+    """Return the trial of a pipeline schedule, on a chain of plain stages unless other stages are given."""
     return Trial(stages=stages or chain_of(schedule.stages), program=schedule.program, chain=True, loss=True)
 
 
 def over(stages: Iterable[StageCase | str], program: str, **options: Any) -> dict[str, Trial]:
-    """Return one trial per stage, by the stage's name; a name alone is one of the zoo's."""
+    """Return one trial per stage, by the stage's name; a string names a stage of the zoo."""
     cases = [ZOO[stage] if isinstance(stage, str) else stage for stage in stages]
     return {case.name: Trial(stages=(case,), program=program, **options) for case in cases}
 
@@ -78,7 +78,7 @@ def of(name: str, program: str, **options: Any) -> Trial:
 
 
 def draws(case: Trial) -> tuple[Trial, ...]:
-    """Return a trial on so many draws of all that is random in it that a mean over them tells a bias from rounding."""
+    """Return one trial per draw of all its random values: enough that a mean over them separates bias from rounding."""
     return tuple(replace(case, draw=number) for number in range(DRAWS))
 
 
@@ -88,9 +88,9 @@ def of_two(first: str, second: str, program: str, **options: Any) -> Trial:
 
 
 def ways(names: str | Iterable[str], *, full: str = "", split: str = "", **options: Any) -> dict[str, Trial]:
-    """Return a trial per stage of the zoo and program that is given, by the stage's name and the way it is run.
+    """Return a trial per stage of the zoo and given program, by the stage's name and way (full or split).
 
-    Of a stage that is named alone the way says all.
+    For a single stage name, the key is the way alone.
     """
     stages = {"": names} if isinstance(names, str) else {f"{name}-": name for name in names}
     return {

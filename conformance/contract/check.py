@@ -1,4 +1,4 @@
-"""Checks: one requirement each, with what tries it and how it is judged."""
+"""Checks: one requirement each, with its trials and its judge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradconform.trial.trial import Trial
 from gradconform.version import FIRST_VERSION
 
 Judge = Callable[[Evidence], Judged]
-#: Says a requirement in its docstring, and returns what judges it.
+#: Has a requirement as its docstring, and returns its judge.
 Said = Callable[[], Judge]
 
 
@@ -50,17 +50,17 @@ class Check(Clause):
 
     @property
     def area(self) -> str:
-        """The first part of the id."""
+        """Return the first part of the id."""
         return self.id.partition(".")[0]
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs that its trials run, each once."""
+        """Return the programs that its trials run, each once."""
         return tuple(dict.fromkeys(trial.program for trial in self.trials))
 
     @property
     def tried(self) -> str:
-        """The programs, as the first line of a message."""
+        """Return the programs, as the first line of a message."""
         return programs_line(self.programs)
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
@@ -71,7 +71,7 @@ class Check(Clause):
 _CHECKS: dict[str, Check] = {}
 
 
-def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
+def family(  # noqa: PLR0913 (a clause's optional parts)
     topic: str,
     cases: Mapping[str, Trial | tuple[Trial, ...]],
     *,
@@ -85,7 +85,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
     since: str = FIRST_VERSION,
     until: str | None = None,
 ) -> Callable[[Said], Said]:
-    """Register one check ``topic.case`` per entry of ``cases``, all judged by what the decorated function returns.
+    """Register one check ``topic.case`` per entry of ``cases``, all with the judge that the function returns.
 
     The function's docstring is the clause. Its first line is the requirement: the text of the case replaces
     ``{stage}``, ``{program}``, ``{case}``, ``{grads}``, ``{modes}`` and ``{said}`` (from ``said``). Then come one
@@ -132,7 +132,7 @@ def family(  # noqa: PLR0913 (what a clause may say beside its sentence)
 
 
 def _clause(clause: Said, level: Level) -> tuple[str, str, str]:
-    """Return the requirement, the reason and the mistakes that are caught, from a docstring."""
+    """Return the requirement, the reason and the mistakes that are found, from a docstring."""
     head, *rest = paragraphs(clause)
     catches = [part.removeprefix("Catches: ") for part in rest if part.startswith("Catches:")]
     why = " ".join(part for part in rest if not part.startswith("Catches:"))
@@ -143,7 +143,7 @@ def _clause(clause: Said, level: Level) -> tuple[str, str, str]:
 
 
 def _filled(template: str, case: str, trial: Trial, said: str) -> dict[str, str]:
-    """Return the text of each placeholder in ``template``, in the order in which they come."""
+    """Return the text of each placeholder in ``template``, in order of appearance."""
     words = {
         "stage": f"stage {trial.stages[0].name} ({lower_first(trial.stages[0].special)})",
         "program": shortened(trial.program),

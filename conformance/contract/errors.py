@@ -13,7 +13,7 @@ _TRIALS = ways(
     split="F0 I0 W0 F1 F2 I1! W1! I2 W2 F3 I3 W3",
     raising=(1,),
 )
-_NEEDS = ("weight_when=weight",)  # what a finish does later cannot be told from what an error left
+_NEEDS = ("weight_when=weight",)  # a finish could hide the state that the error left
 
 
 @family("errors.surface", _TRIALS)

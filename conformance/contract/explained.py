@@ -1,6 +1,6 @@
-"""What is to be known of the checks of a version beside what it fixes, as a file. Reading one imports no torch.
+"""The explanations of a version's checks that the version does not fix, as a file. Reading one imports no torch.
 
-``gradconform contract --freeze`` writes it. It may be mended in every version, since it fixes nothing.
+``gradconform contract --freeze`` writes it. It may be corrected in every version, since it fixes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program, and on which stages it is run and how these are fed."""
+    """A program, its stages and their inputs."""
 
     text: str
     fed: str
@@ -29,7 +29,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedCheck:
-    """What is to be known of a check: why it is asked, what it catches, what it runs, and how that is judged."""
+    """The explanation of a check: its reason, the mistakes that it finds, its programs, and how it is judged."""
 
     why: str
     catches: str
@@ -44,7 +44,7 @@ class ExplainedCheck:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """What is to be known of a stage: what is special in it, what it is fed with, and its source."""
+    """The explanation of a stage: its special feature, its inputs, and its source."""
 
     special: str
     fed: str
@@ -53,7 +53,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What is to be known of checks and stages, by id and name."""
+    """The explanations of checks and stages, by id and name."""
 
     checks: Mapping[str, ExplainedCheck]
     stages: Mapping[str, ExplainedStage]
@@ -70,19 +70,19 @@ def _lines(several: Mapping[str, ExplainedCheck] | Mapping[str, ExplainedStage])
 
 
 def explanations_of(version: str) -> Path:
-    """Return where the file on a version is, or will be."""
+    """Return the path of a version's file, which may not exist yet."""
     return frozen.file_of(version).with_name("explanations") / f"{version}.json"
 
 
 def explained(version: str) -> Explained:
-    """Return what the file says of the checks of a version."""
+    """Return the explanations of a version's checks from its file."""
     path = explanations_of(version)
     return _read(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, written: int) -> Explained:
-    """Read a file; one that was ``written`` anew is another."""
+    """Return the contents of a file; the cache key ``written`` changes with the file."""
     del written
     found = json.loads(path.read_text(encoding="utf-8"))
     return Explained(

@@ -1,4 +1,4 @@
-"""Make the explanations of checks and stages: everything that a version of the contract does not freeze."""
+"""Explanations of checks and stages: everything that a version of the contract does not freeze."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .explained import Explained, ExplainedCheck, ExplainedStage, Program
 #: The numeric rule; :func:`factors` has c and eps.
 FORMULA = "max|g - g64| <= 2 * max|g_autograd - g64| + c * eps(dtype) * scale"
 
-#: The rule of the mean; :mod:`gradconform.bias` has it in full.
+#: The rule of the mean; :mod:`gradconform.bias` has the details.
 MEAN = "|sum of shifts| <= X * sqrt(sum of squared shifts), one shift per draw: the slope of g - g_autograd on g64"
 
-#: Every word of a program, and what happens there.
+#: Every word of a program, and its meaning.
 LETTERS = {
     "F": "forward",
     "B": "full backward",

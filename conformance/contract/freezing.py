@@ -1,4 +1,4 @@
-"""Freezing: what the checks of a version are now, how that differs from its file, and the file written anew."""
+"""Freezing: the current checks of a version, their differences from its file, and writing of the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .frozen import FrozenCheck, FrozenContract, file_of, frozen, versions
 
 
 def as_it_is(version: str) -> FrozenContract:
-    """Return a version as its checks are now; the day it was released is what its file says."""
+    """Return a version with its current checks; the release day comes from its file."""
     checks, before = checks_of(version), frozen(version)
     cases = {case.name: case for check in checks.values() for trial in check.trials for case in trial.stages}
     return FrozenContract(
@@ -46,7 +46,7 @@ def _fixed(check: Check) -> FrozenCheck:
 
 
 def _written(trial: Trial) -> str:
-    """Write a trial with its stages' names, and without what is as usual."""
+    """Return a trial as text with its stages' names, without default settings."""
     usual = Trial(stages=trial.stages, program=trial.program)
     names = [field.name for field in fields(Trial) if field.name not in {"stages", "program"}]
     told = {name: getattr(trial, name) for name in names if getattr(trial, name) != getattr(usual, name)}
@@ -55,7 +55,7 @@ def _written(trial: Trial) -> str:
 
 
 def differences(before: FrozenContract, now: FrozenContract) -> list[str]:
-    """Say what ``now`` has that ``before`` had not, has no more, or has in another way: a line for each."""
+    """Return one line for each difference of ``now`` from ``before``: added, removed or changed."""
     found = [f"added: {name}" for name in now.checks if name not in before.checks]
     found += [f"gone: {name}" for name in before.checks if name not in now.checks]
     for name in before.checks:
@@ -84,9 +84,9 @@ def _stages(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 
 
 def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContract, list[str]]:
-    """Write the files of a version from its checks; return what it fixes and what changed. ``released`` makes it final.
+    """Write the files of a version from its checks; return the frozen version and the changes.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a version that was released, where it would change.
+    ``released`` makes it final. Raises :class:`~gradconform.naming.SelectionError` if a released version would change.
     """
     now, before = as_it_is(version), frozen(version)
     found = differences(before or FrozenContract(version, None, {}, {}), now)
@@ -104,7 +104,7 @@ def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContrac
 
 
 def traits_of_random_stages() -> str:
-    """Return the text of the file with the traits of the random stages that some version runs on, measured anew."""
+    """Return the text of the file with the traits of all versions' random stages, measured again."""
     checks = (check for version in versions() for check in checks_of(version).values())
     return traits_text(case for check in checks for trial in check.trials for case in trial.stages)
 

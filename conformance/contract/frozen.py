@@ -1,7 +1,7 @@
-"""The contract's versions as files: what each check asks, and a digest of what it runs. Reading one imports no torch.
+"""The contract's versions as files: each check's requirement, and a digest of its trials. Imports no torch.
 
-``gradconform contract --freeze`` writes the file of the current version. One that was released changes no more: what is
-new has a later ``since``, what leaves has an ``until``, and a check that is to ask something else gets another id.
+``gradconform contract --freeze`` writes the file of the current version. A released version no longer changes. A new
+check has a later ``since``, a removed one has an ``until``, and a check with a new requirement gets another id.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ VERSIONS = Path(__file__).with_name("versions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenCheck:
-    """What a version fixes of a check; ``trials`` has a digest per trial, of its stages' names, program and feeding.
+    """The frozen part of a check; ``trials`` has a digest per trial, of its stages' names, program and inputs.
 
-    How it is judged is not fixed: a judge that was wrong is mended in every version.
+    The judge is not frozen: a wrong judge is fixed in every version.
     """
 
     id: str
@@ -45,7 +45,7 @@ class FrozenCheck:
 
 @dataclass(frozen=True, slots=True)
 class FrozenContract:
-    """One version: the day it was released, None before, its checks by id, and a digest of each stage they run on."""
+    """One version: its release day (None before), its checks by id, and a digest of each stage they run on."""
 
     version: str
     released: str | None
@@ -53,7 +53,7 @@ class FrozenContract:
     stages: Mapping[str, str]
 
     def text(self) -> str:
-        """Return the text of the file, one line per check and stage, so that a change is seen where it is."""
+        """Return the text of the file, one line per check and stage, so that a diff shows each change separately."""
         checks = ",\n".join(json.dumps(asdict(check), ensure_ascii=False) for check in self.checks.values())
         stages = ",\n".join(f"{json.dumps(name)}: {json.dumps(digest)}" for name, digest in self.stages.items())
         head = f'"contract": {json.dumps(self.version)},\n"released": {json.dumps(self.released)},\n'
@@ -61,7 +61,7 @@ class FrozenContract:
 
 
 def older(one: str, other: str) -> bool:
-    """Tell whether version ``one`` is older than ``other``: 1.9 than 1.10."""
+    """Return whether version ``one`` is older than ``other``, by number: 1.9 is older than 1.10."""
     return _number(one) < _number(other)
 
 
@@ -84,19 +84,19 @@ def version_named(version: object) -> str:
 
 
 def file_of(version: str) -> Path:
-    """Return where the file of a version is, or will be."""
+    """Return the path of a version's file, which may not exist yet."""
     return VERSIONS / f"{version}.json"
 
 
 def frozen(version: str) -> FrozenContract | None:
-    """Return what the file of a version says, None where there is none."""
+    """Return the contents of a version's file; None if there is none."""
     path = file_of(version)
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, written: int) -> FrozenContract:
-    """Read a file; one that was ``written`` anew is another."""
+    """Return the contents of a file; the cache key ``written`` changes with the file."""
     del written
     found = json.loads(path.read_text(encoding="utf-8"))
     checks = [FrozenCheck(**check) for check in tupled(found["checks"])]

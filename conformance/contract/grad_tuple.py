@@ -16,14 +16,14 @@ from gradconform.trial.trial import Trial
 from .cases import of, ways
 from .check import Judge, family
 
-#: How trials are run here: two micro-batches; one on gradients that are there before; one, and another that is refused.
+#: The programs of these trials: two micro-batches; one on existing gradients; one, and then one that is refused.
 _TWICE = {"full": full_immediate(2), "split": split_deferred(2)}
 _ON_PRIOR: dict[str, Any] = {"full": "F0 B0", "split": "F0 I0 W0", "prior_grads": True}
 _REFUSED: dict[str, Any] = {"full": "F0 B0 F1 B1!", "split": "F0 I0 W0 F1 I1!", "watch": frozenset({"state"})}
 
 
 def _fed(cases: dict[str, tuple[str, str]], **fed: Any) -> dict[str, Trial]:
-    """Return a full and a split trial per case, which names its stage and the pattern of its output gradients."""
+    """Return a full and a split trial per case, which has its stage's name and the pattern of its output gradients."""
     return {
         f"{case}-{way}": trial
         for case, (name, pattern) in cases.items()

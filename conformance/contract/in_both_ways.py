@@ -35,11 +35,11 @@ def in_split() -> Judge:
     return gradients
 
 
-#: What says a requirement, by the middle part of an id, and the program that tries it.
+#: The requirement for each middle part of an id, and the program that tests it.
 _WAYS = {FULL: (in_full, full_all_forwards_first(2)), SPLIT: (in_split, split_all_forwards_first(2))}
 
 
-def checks_on(  # noqa: PLR0913 (what is asked, and how it is run)
+def checks_on(  # noqa: PLR0913 (the checks and their run)
     area: str,
     name: str,
     what: str,
@@ -48,9 +48,9 @@ def checks_on(  # noqa: PLR0913 (what is asked, and how it is run)
     modes: frozenset[str] = frozenset(),
     dtypes: tuple[str, ...] = (),
 ) -> Iterator[Check]:
-    """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` says what they are.
+    """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` describes them.
 
-    They run in ``modes``, and in ``dtypes`` alone where some are named.
+    They run in ``modes``, and only in ``dtypes`` if some are given.
     """
     for way, (said, program) in _WAYS.items():
         head, why, catches = paragraphs(said)

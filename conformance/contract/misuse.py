@@ -31,7 +31,7 @@ def weight_twice() -> Judge:
 @family(
     "misuse.weight_before_input",
     {"other": of("mlp", "F0 F1 I0 W1! W0 I1 W1")},
-    needs=("weight_before_input", "weight_order=any"),  # a queue knows no W1 apart from the W0 at its head
+    needs=("weight_before_input", "weight_order=any"),  # a queue does not distinguish W1 from the W0 at its head
 )
 @family("misuse.weight_before_input", {"mlp": of("mlp", "F0 W0! I0 W0")}, needs=("weight_before_input",))
 def weight_before_input() -> Judge:
@@ -47,7 +47,7 @@ def weight_before_input() -> Judge:
 @family(
     "misuse.forgotten_weight",
     {"same-step": of("mlp", "F0 I0 F1 I1 W1 finish!")},
-    needs=("weight_order=any",),  # a queue may refuse W1 while W0 stands before it
+    needs=("weight_order=any",),  # a queue may refuse W1 while W0 is ahead of it
 )
 @family(
     "misuse.forgotten_weight",

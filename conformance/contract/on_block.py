@@ -1,4 +1,4 @@
-"""Blocks of models at a ladder of sizes: extra checks beside the contract, as far as memory goes."""
+"""Blocks of models at increasing sizes: extra checks outside the contract, up to the limit of memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .beside import chosen
 from .check import Check
 from .in_both_ways import checks_on
 
-#: What one check holds at a time, in values of 8 bytes: so many times a block's parameters (the implementation's, plain
-#: autograd's and the reference's modules, their gradients, and those noted after each action), and so many times the
-#: values of its hidden states. ``benchmarks/blocks.py`` measures both.
+#: The values of 8 bytes that one check holds, per parameter and per element of the hidden states. The parameters are in
+#: the modules of the implementation, plain autograd and the reference, in their gradients, and in the copies after each
+#: action. ``benchmarks/blocks.py`` measures both factors.
 _PER_PARAMETER, _PER_ELEMENT = 8, 100
 _BYTES = 8
 
@@ -33,7 +33,7 @@ _SHARE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class OnBlocks:
-    """What is asked: ``blocks`` and ``stages`` count what there is, ``left_out`` has the bytes that a check needs."""
+    """The checks on blocks: ``blocks`` and ``stages`` count them; ``left_out`` has the bytes that skipped ones need."""
 
     checks: tuple[Check, ...]
     blocks: int
@@ -42,7 +42,7 @@ class OnBlocks:
 
     @property
     def told(self) -> str:
-        """What a report says of them before anything runs."""
+        """Return the report's text on them before any check runs."""
         parts = [f"{self.blocks} blocks at {self.stages} sizes"]
         if self.left_out:
             least, most = min(self.left_out.values()) / 2**30, max(self.left_out.values()) / 2**30
@@ -54,7 +54,7 @@ class OnBlocks:
 
 
 def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
-    """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that memory has room for.
+    """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
 
     Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
     """
@@ -79,18 +79,18 @@ def case_of(block: Block, size: Size) -> StageCase:
 
 
 def memory_of(block: Block, size: Size) -> int:
-    """Return about how many bytes a check on a block at a size takes: an estimate from its numbers of values."""
+    """Return the estimated bytes of a check on a block at a size, from its numbers of values."""
     with torch.device("meta"):
         parameters = sum(one.numel() for one in block.build(size).parameters())
     return _BYTES * (_PER_PARAMETER * parameters + _PER_ELEMENT * size.elements)
 
 
 def room() -> int:
-    """Return the bytes that a check may take: of all memory, not what is free, so that each process plans the same."""
+    """Return the bytes that a check may take: a share of all memory, not of free memory, so that processes agree."""
     return int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 @cache
 def _traits(block: Block) -> frozenset[str]:
-    """Return the traits of a block: what it shows at the lowest rung."""
+    """Return the traits of a block, observed at its smallest size."""
     return shown(block.at(LADDER["small"][0]), torch.float32)

@@ -1,7 +1,7 @@
-"""Whether a green run means something where it ran: known faults, each held against checks that have to find it.
+"""Known faults, each with checks that must find it: they show whether a passing run means anything there.
 
-Extra checks beside the contract. What is judged by them is the kit on a device in a dtype, not a target: a fault that
-no check finds there may be one that a target has, and passes with.
+These are extra checks outside the contract. They judge the kit on a device in a dtype, not a target: a target may have
+a fault that no check finds there, and pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .check import Check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCheck(Check):
-    """A check that passes where one of ``finders``, tried in their order, fails the ``fault``."""
+    """A check that passes if one of ``finders``, tried in order, fails the ``fault``."""
 
     fault: Fault
     finders: tuple[Check, ...]
@@ -27,13 +27,13 @@ class FaultCheck(Check):
 
 @dataclass(frozen=True, slots=True)
 class OnFaults:
-    """What is asked."""
+    """The selected checks on faults."""
 
     checks: tuple[Check, ...]
 
     @property
     def told(self) -> str:
-        """What a report says of them before anything runs."""
+        """Return the report's text on them before any check runs."""
         return f"{len(self.checks)}, each to be found by a check that names it"
 
 

@@ -1,7 +1,7 @@
-"""Every differentiable operation of torch, asked one by one: extra checks beside the contract.
+"""Every differentiable operation of torch, judged one by one: extra checks outside the contract.
 
-A stage of one operation between linear layers, per sample of torch's own lists; two micro-batches in flight, in B and
-in I and W. What plain autograd cannot do with a sample is left out, and told before anything runs.
+Each stage has one operation between linear layers, per sample of torch's own lists, with two micro-batches in flight,
+in B and in I and W. A sample that plain autograd does not support is skipped, which is reported before any check runs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .beside import OPERATIONS, chosen
 from .check import Check
 from .in_both_ways import checks_on
 
-#: How many samples of an entry each profile takes, as unlike each other as torch's list has them; None is every one.
+#: The number of samples of an entry per profile, chosen to differ as much as torch's list allows; None means all.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
 
 
 @dataclass(frozen=True, slots=True)
 class OnOperations:
-    """What is asked, and what stands behind it.
+    """The selected checks on operations, and their statistics.
 
-    ``listed`` counts the entries that are named; ``left_out`` counts samples by why they cannot be judged; ``untried``
-    are the entries of which no sample can; ``nodes`` are the kinds of autograd's nodes that backwards go through.
-    ``outcomes`` are what was measured, by entry.
+    ``listed`` counts the named entries. ``left_out`` counts samples by the reason why they cannot be judged.
+    ``untried`` are the entries without any usable sample. ``nodes`` are the kinds of autograd nodes in the backwards.
+    ``outcomes`` are the measurements by entry.
     """
 
     checks: tuple[Check, ...]
@@ -46,7 +46,7 @@ class OnOperations:
 
     @property
     def told(self) -> str:
-        """What a report says of them before anything runs."""
+        """Return the report's text on them before any check runs."""
         tried = self.listed - len(self.untried)
         share = f"{tried} of {self.listed} operations that torch {installed()} lists as differentiable"
         parts = [f"{share}, {self.samples:,} samples, {len(self.nodes)} kinds of autograd nodes"]
@@ -61,10 +61,10 @@ class OnOperations:
 def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
-    Each sample is run to find out whether it can be judged. Of the entries in ``measured``, which a plan of the same
-    run wrote (:func:`gradconform.fixtures.operations.measured.to_json`), none is run again.
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
-    :class:`~gradconform.torch_releases.names.UnavailableError` where torch has no such lists.
+    Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
+    the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
+    :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
+    :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists.
     """
     named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")
     checks, untried, nodes = list[Check](), list[str](), set[str]()
@@ -86,7 +86,7 @@ def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, A
 
 
 def _outcomes(entry: Entry, wanted: int | None) -> Iterator[tuple[int, Judgeable | Why]]:
-    """Yield what comes of samples, those first that are unlike the ones before, until so many can be judged."""
+    """Yield the outcomes of samples, the most different ones first, until ``wanted`` of them can be judged."""
     count = 0
     for number in unlike_first(entry.samples(torch.float32, 0), wanted):
         found = judgeable(entry, number)
@@ -97,10 +97,10 @@ def _outcomes(entry: Entry, wanted: int | None) -> Iterator[tuple[int, Judgeable
 
 
 def unlike_first(samples: Sequence[Sample], wanted: int | None) -> Iterator[int]:
-    """Yield the numbers of samples: first ``wanted`` that have as much as possible that none before has, then others.
+    """Yield the numbers of samples: first ``wanted`` with as many new features as possible, then the others.
 
-    What a sample has are its shapes, its dimensions and each thing beside tensors that it hands over, by where it is.
-    Of those that have as much, the one with the most values comes first.
+    The features of a sample are its shapes, its dimensions and each argument that is no tensor, by position. Among
+    samples with equally many new features, the one with the most values comes first.
     """
     left = {number: _features(sample) for number, sample in enumerate(samples)}
     if wanted is None:

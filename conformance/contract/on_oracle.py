@@ -1,8 +1,8 @@
-"""Each operation judged without a second device: extra checks beside the contract, on the device itself.
+"""Each operation judged without a second device: extra checks outside the contract, on the device itself.
 
-Plain autograd on a device is compared with that on the CPU, and the CPU with nothing. These oracles need no other
-device: a kernel's values do not depend on the layout of its arguments, a gradient is the slope of its forward, and rows
-that a forward treats independently have gradients that do not depend on each other.
+Plain autograd on a device is compared with the CPU's, but the CPU's with nothing. These oracles need no other device. A
+kernel's values do not depend on the layout of its arguments. A gradient is the slope of its forward. Rows that a
+forward treats independently have independent gradients.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ def additive() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleCheck(Check):
-    """A check of a device on one operation: ``oracle`` names what judges its trials, one for each sample."""
+    """A check of a device on one operation: ``oracle`` names the judge of its trials, one for each sample."""
 
     oracle: str
 
 
 @dataclass(frozen=True, slots=True)
 class OnOracles:
-    """What is checked, by which ``oracles``."""
+    """The selected checks, and their ``oracles``."""
 
     checks: tuple[Check, ...]
     oracles: tuple[str, ...]
 
     @property
     def told(self) -> str:
-        """What a report says of them before anything runs."""
+        """Return the report's text on them before any check runs."""
         return f"{', '.join(self.oracles)}, each on every operation that is judged"
 
 
-#: What says the requirement of each oracle, and the dtypes that it runs in; none where that is every one.
+#: The requirement of each oracle, and the dtypes that it runs in; empty means every one.
 _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     LAYOUT: (layout, ()),
     FINITE_DIFFERENCES: (finite_differences, ("float64",)),

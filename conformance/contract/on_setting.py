@@ -1,6 +1,7 @@
-"""Settings of torch that allow less precision or another kernel, each on stages whose kernels they choose.
+"""Torch settings that allow less precision or another kernel, each on stages whose kernels they affect.
 
-Extra checks beside the contract: the contract runs in torch's usual settings, and a device may be right in these alone.
+These are extra checks outside the contract: the contract runs in torch's default settings, and a device may be right
+only in these.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from .on_block import case_of
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A mode of trials, and the dtypes in which it changes what is computed; none where that is every one."""
+    """A mode of trials, and the dtypes in which it changes results; empty means every one."""
 
     mode: str
     dtypes: tuple[str, ...] = ()
 
 
-#: By the name that a user types. What less precise products are, and autocast, concerns float32 alone.
+#: Keyed by the name that a user types. Less precise products and autocast affect only float32.
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "autocast-bfloat16": Setting("autocast", ("float32",)),
@@ -40,7 +41,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
     }
 )
 
-#: Stages of the zoo, and blocks at the lowest rung: products, convolutions, normalisations, lookups, recurrences.
+#: Stages of the zoo, and blocks at the smallest size: products, convolutions, normalisations, lookups, recurrences.
 _STAGES = (
     "mlp", "linear-3d", "conv2d", "layer-norm", "group-norm", "batch-norm", "embedding", "gathered-parameter",
     "max-indices", "lstm", "tied-apart",
@@ -50,14 +51,14 @@ _BLOCKS = ("attention-causal", "rms-norm", "swiglu", "experts", "decoder-layer",
 
 @dataclass(frozen=True, slots=True)
 class OnSettings:
-    """What is asked, under which ``settings``."""
+    """The selected checks, and their ``settings``."""
 
     checks: tuple[Check, ...]
     settings: tuple[str, ...]
 
     @property
     def told(self) -> str:
-        """What a report says of them before anything runs."""
+        """Return the report's text on them before any check runs."""
         return f"{', '.join(self.settings)}, each on {len(_STAGES) + len(_BLOCKS)} stages"
 
 

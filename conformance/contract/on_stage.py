@@ -24,13 +24,13 @@ from . import checks_of
 from .check import Check
 from .plan import check_of
 
-#: The first part of the ids of these checks.
+#: The first part of these checks' ids.
 _AREA = "stage"
 
-#: The stage whose place another takes.
+#: The stage that the user's stage replaces.
 _PLAIN = "mlp"
 
-#: Checks of the MLP that ask for what no other stage has: weight contexts that are put in by hand name its layers.
+#: Checks that only the MLP supports: hand-made weight contexts name its layers.
 _OF_THE_MLP = ("grad_tuple.by_hand.",)
 
 #: Checks on chains of plain stages, in the orders of torch's schedules.
@@ -39,7 +39,7 @@ _OF_CHAINS = ("schedule.gradients.", "schedule.large.")
 
 @dataclass(frozen=True, slots=True)
 class OnStage:
-    """What is asked on one stage, and how many checks are left out, by the reason why."""
+    """The selected checks on one stage, and the number of skipped checks by reason."""
 
     checks: tuple[Check, ...]
     left_out: Mapping[str, int]
@@ -48,7 +48,7 @@ class OnStage:
 def asked_on(
     case: StageCase, schedules: Mapping[str, Schedule] | None = None, version: str = CONTRACT_VERSION
 ) -> OnStage:
-    """Return the checks on one stage: those of a version of the contract, and on ``schedules`` in place of its own."""
+    """Return the checks on one stage: those of a version of the contract, with ``schedules`` in place of its own."""
     seen, found = observe(case, torch.float32), list[Check]()
     left_out: Counter[str] = Counter()
     for check in _forms(checks_of(version).values(), schedules):
@@ -62,12 +62,12 @@ def asked_on(
 
 
 def is_named(check: Check) -> bool:
-    """Tell whether a check is one on a stage of somebody's own."""
+    """Return whether a check is on a user's own stage."""
     return check.id.startswith(f"{_AREA}.")
 
 
 def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
-    """Yield the checks whose stages are put in another's place."""
+    """Yield the checks whose stages can be replaced."""
     for check in checks:
         stages = {stage.name for trial in check.trials for stage in trial.stages}
         of_chains = schedules is None and check.id.startswith(_OF_CHAINS)
@@ -78,7 +78,7 @@ def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) ->
 
 
 def _asks(*topics: str) -> Callable[[Check], bool]:
-    """Return a rule: a check is of one of these topics."""
+    """Return a rule: a check belongs to one of these topics."""
     return lambda check: check.id.startswith(topics)
 
 
@@ -88,7 +88,7 @@ def _gives(*patterns: str) -> Callable[[Check], bool]:
 
 
 def _chains(seen: Seen) -> bool:
-    """Tell whether a stage takes, as its only argument, what it puts out."""
+    """Return whether a stage's only argument can be its own output."""
     if len(seen.args) != 1 or seen.output is not seen.outputs[0] or "no_input_grads" in seen.case.traits:
         return False
     (arg,), (output,) = seen.tensor_args, seen.outputs
@@ -100,8 +100,8 @@ def _puts_out_its_own(seen: Seen) -> bool:
     return any(id(output) in own for output in seen.outputs)
 
 
-#: What cannot be asked of a stage: why, of which checks, and of which stages. Each was met on a stage of the zoo, where
-#: plain autograd cannot do what is asked, or does what a check of the MLP calls wrong.
+#: The checks that a stage does not support: the reason, the checks and the stages. Each entry was found on a stage of
+#: the zoo. Plain autograd cannot run the check on it, or does something that a check of the MLP calls wrong.
 _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] = (
     (
         "it does not take what it puts out",
@@ -119,7 +119,7 @@ _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] 
         lambda seen: not any(parameter.requires_grad for parameter in seen.module.parameters()),
     ),
     (
-        # What is passed has two gradients: that of the parameter, and its part as an argument.
+        # The argument has two gradients: the parameter's, and its part as an argument.
         "a parameter is an argument",
         _asks("hooks.post_accumulate", "state.input_grad."),
         lambda seen: "parameter_input" in seen.case.traits,
@@ -148,12 +148,12 @@ _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] 
 
 
 def _changed(trial: Trial) -> bool:
-    """Tell whether a program changes, freezes or thaws parameters."""
+    """Return whether a program changes, freezes or unfreezes parameters."""
     return any(action.kind in CHANGES | OF_ONE for action in trial.actions)
 
 
 def _with(case: StageCase, trial: Trial, seen: Seen) -> Trial | None:
-    """Return a trial with ``case`` in the place of each of its stages; None where its parameters are not to be so."""
+    """Return a trial with ``case`` in place of each of its stages; None if its parameters do not allow that."""
     names = [name for name, parameter in seen.module.named_parameters() if parameter.requires_grad]
     numbers = (action.mb for action in trial.actions if action.kind in OF_ONE)
     if max(numbers, default=-1) >= sum(1 for _ in seen.module.parameters()):
@@ -165,7 +165,7 @@ def _with(case: StageCase, trial: Trial, seen: Seen) -> Trial | None:
 
 
 def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
-    """Return a check with other trials, under an id and in words that name the stage."""
+    """Return a check with other trials, with the stage in its id and texts."""
     before, now = (frozenset().union(*(trial.needs for trial in some)) for some in (check.trials, trials))
     topic, _, last = check.id.rpartition(".")
     words = "-".join(word for word in last.split("-") if word != _PLAIN)

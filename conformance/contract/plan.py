@@ -1,4 +1,4 @@
-"""The plan: which checks a run will do, of the contract or on schedules of somebody's own, and how many there are."""
+"""The plan: the checks of a run, from the contract or on a user's schedules, and their number."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Item:
 
     @property
     def place(self) -> Place:
-        """Where in a run its result will stand."""
+        """Return the place of its result in a run."""
         return Place(self.check.id, self.device, self.dtype)
 
     @property
     def name(self) -> str:
-        """The item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
+        """Return the item's name, as pytest shows it: ``full.gradients.mlp[cpu-float32]``."""
         return self.place.name
 
 
@@ -42,7 +42,7 @@ class Item:
 class Plan:
     """The selected items in order, and the size of the manifest they were selected from.
 
-    ``shard`` is what a report says of the part of a divided plan that the items are, None where they are all of it.
+    ``shard`` is the report's entry on the part of a divided plan that the items form, None if they are the whole plan.
     """
 
     items: tuple[Item, ...]
@@ -81,7 +81,7 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
 
 
 def _items(checks: Sequence[Check], cells: Sequence[tuple[str, str]]) -> tuple[Item, ...]:
-    """Return each check on each device, in each dtype in which it says something."""
+    """Return each check on each device, in each dtype to which it applies."""
     return tuple(
         Item(check, device, dtype)
         for device, dtype in cells
@@ -105,7 +105,7 @@ Given = str | os.PathLike[str] | Schedule
 
 
 def schedules_of(given: Given | Sequence[Given]) -> dict[str, Schedule]:
-    """Return schedules by the last part of their check's id; what is given twice counts once.
+    """Return schedules by the last part of their check's id; a duplicate counts once.
 
     Raises :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) with file, row and column
     for a file that cannot be read or that holds no legal, complete schedule.

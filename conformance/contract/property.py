@@ -19,9 +19,9 @@ _STANDARD, _FULL = range(12), range(12, 36)
 
 
 def drawn(way: str, numbers: Iterable[int]) -> dict[str, Trial]:
-    """Return one random trial per number: the choices depend on the name of the check alone, not on hypothesis.
+    """Return one random trial per number: the choices depend only on the check's name, not on hypothesis.
 
-    Which tensors the caller passes is not drawn: the space varies that.
+    The tensors that the caller passes are not random here: the space varies them.
     """
     claims = Capabilities()
     seeds = {f"{n:02}": SeededChoices(stable_seed("property", way, n)) for n in numbers}

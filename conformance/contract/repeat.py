@@ -8,7 +8,7 @@ from gradconform.judge.state import bit_equal
 from .cases import BUILDS, of, over
 from .check import Judge, family
 
-#: Stages whose parameters meet the input's graph at several places: an implementation keeps those places in a set.
+#: Stages whose parameters join the input's graph at several places: an implementation keeps those places in a set.
 _STAGES = (
     "tied-parallel", "tied-adjacent", "tied-apart", "tied-transposed", "looped-block", "weight-norm", "chunked-weight",
     "derived-weight-twice", "five-outputs", "residual",

@@ -21,7 +21,7 @@ from gradconform.trial.trial import Trial
 from .cases import on_chain
 from .check import Judge, family
 
-#: torch's names of the schedules, each with its part of a check's id, its sizes, and a large one for profile ``full``.
+#: Torch's names of the schedules, each with its part of a check's id, its sizes, and a large one for profile ``full``.
 _SCHEDULES = {
     "1F1B": ("1f1b", ("2x1x3", "4x1x5"), "8x1x11"),
     "DualPipeV": ("dual-pipe-v", ("2x2x5", "3x2x7"), "5x2x13"),
@@ -53,7 +53,7 @@ def gradients_in_schedule() -> Judge:
 
 
 def _alone(*chains: Trial) -> tuple[Trial, ...]:
-    """Return a trial per stage of the chains: what each is asked there, by itself and by nobody else."""
+    """Return a trial per stage of the chains, with the actions of that stage alone."""
     trials: list[Trial] = []
     for chain in chains:
         for stage, case in enumerate(chain.stages):
@@ -63,11 +63,11 @@ def _alone(*chains: Trial) -> tuple[Trial, ...]:
 
 
 def _special(*stages: StageCase) -> tuple[Trial, ...]:
-    """Return trials of four stages in an order with full backward, with I and W, and with both in turn."""
+    """Return trials of four stages in three orders: full backward, I and W, and both alternately."""
     return tuple(on_chain(recorded(name), stages) for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5"))
 
 
-#: Chains of stages of which one hands over something special.
+#: Chains in which one stage passes on something special.
 _CHAINS = {
     "embedding-first": _special(EMBEDDING, RESIDUAL, NORMED, MLP),
     "frozen-first": _special(FROZEN, RESIDUAL, NORMED, MLP),

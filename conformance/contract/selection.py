@@ -1,4 +1,4 @@
-"""Which checks of a version are asked for: those of a profile, by globs over ids. Nothing here imports torch."""
+"""Selection of a version's checks: those of a profile, by globs over ids. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from gradconform.naming import PROFILES, Profile, SelectionError, nearest, profi
 
 
 class Selectable(Protocol):
-    """What has the id of a check, and the first profile that it is in."""
+    """An object with a check's id, and its first profile."""
 
     @property
     def id(self) -> str:
-        """The id."""
+        """Return the id."""
 
     @property
     def profile(self) -> Profile:
-        """The first profile that has it."""
+        """Return the first profile that has it."""
 
 
 _S = TypeVar("_S", bound=Selectable)
 
 
 def of_profile(checks: Mapping[str, _S], profile: str) -> list[_S]:
-    """Return the checks of a profile, which has those of the smaller ones too; raise for one that does not exist."""
+    """Return the checks of a profile, which includes the smaller ones; raise for an unknown profile."""
     known = profile_named(profile)
     return [check for check in checks.values() if PROFILES.index(check.profile) <= PROFILES.index(known)]
 
@@ -33,10 +33,10 @@ def of_profile(checks: Mapping[str, _S], profile: str) -> list[_S]:
 def selected(
     checks: Mapping[str, _S], profile: str, include: Sequence[str] | None = None, exclude: Sequence[str] = ()
 ) -> list[_S]:
-    """Return the checks of a profile whose id matches ``include``, where that is given, and not ``exclude``.
+    """Return the checks of a profile whose id matches ``include``, if it is given, and not ``exclude``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, a glob that matches nothing, and where
-    nothing is left.
+    Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, a glob that matches nothing, and an empty
+    selection.
     """
     manifest = of_profile(checks, profile)
     for pattern in (*(include or ()), *exclude):
@@ -55,7 +55,7 @@ def selected(
 
 
 def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> str:
-    """Say which profile has what a pattern matches, or else which ids are near, and where none is the areas."""
+    """Return advice on a pattern: the profile that has matches, or else similar ids, or else the areas."""
     elsewhere = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
     if elsewhere:
         smallest = min(elsewhere, key=PROFILES.index)

@@ -12,7 +12,7 @@ from gradconform.exits import UsageError
 
 
 class ShardError(UsageError):
-    """What is given as a shard is none, or has nothing to run."""
+    """The text is no shard, or the shard has nothing to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard that ``text`` names, such as ``1/4``; raise :class:`ShardError` where it names none."""
+        """Return the shard that ``text`` names, such as ``1/4``; raise :class:`ShardError` if it names none."""
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             msg = f"expected I/N with I from 1 to N, such as 1/4 for the first of four shards; got {text!r}"
@@ -36,10 +36,10 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def positions(self, alike: Sequence[Hashable]) -> tuple[int, ...]:
-        """Return the positions in the plan that are this shard's, given what each item has in common with others.
+        """Return this shard's positions in the plan, given a key for each item.
 
-        Items that are alike stay together, since they read the same run of a program; the sets of such items are dealt
-        out in turn, the largest first.
+        Items with equal keys stay together, since they read the same run of a program. The sets of such items are
+        distributed in turn, the largest first.
         """
         sets: dict[Hashable, list[int]] = {}
         for position, key in enumerate(alike):
@@ -48,7 +48,7 @@ class Shard:
         return tuple(sorted(position for one in dealt for position in one))
 
     def record(self, positions: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
-        """Return what a report says of the shard, as JSON values; ``names`` are those of the whole plan's items."""
+        """Return the report's entry on the shard as JSON values; ``names`` are those of the whole plan's items."""
         digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
         return {
             "index": self.index,

@@ -1,4 +1,4 @@
-"""Devices and dtypes that a user names. Importing it imports no torch."""
+"""Devices and dtypes that a user names. Importing this package does not import torch."""
 
 from .registry import register_device
 

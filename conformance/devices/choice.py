@@ -1,6 +1,6 @@
-"""The devices and dtypes of a run: what a user names, found usable; what was only discovered may be left out, told.
+"""The devices and dtypes of a run: those that a user named and that work, and the discovered ones that were skipped.
 
-Where only the CPU is named nothing is probed: it is known to work. Nothing here imports torch.
+A run on the CPU alone probes nothing, because the CPU is known to work. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .probe_cache import cached_probes
 from .questions import probe_here
 from .registry import registered_entries, registered_types
 
-#: The indices that a device named by its type may be run on, such as ``simx:1,simx:3``.
+#: The indices on which a device named by its type may run, such as ``simx:1,simx:3``.
 INDICES_VARIABLE = "GRADCONFORM_DEVICE_INDICES"
-#: How many worker processes may be on one index, whatever the device's known_limits say.
+#: The most worker processes per index; it overrides the device's known_limits.
 PROCESSES_VARIABLE = "GRADCONFORM_PROCESSES_PER_INDEX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """What ``auto`` or ``all`` has found and a run leaves out: a device, or a dtype on it."""
+    """A device, or a dtype on it, that ``auto`` or ``all`` found and the run skips."""
 
     device: str
     dtype: str | None = None
@@ -39,7 +39,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a run is on: ``cells`` of device and dtype, and what was found out about the devices.
+    """The ``cells`` of device and dtype for a run, and the probe results of the devices.
 
     A device that is named by its type alone runs on the first of its ``indices``; workers share them.
     """
@@ -52,33 +52,33 @@ class Choice:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices, in the order of the cells."""
+        """Return the devices, in the order of the cells."""
         return tuple(dict.fromkeys(device for device, _ in self.cells))
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The types of the devices, in the order of the cells."""
+        """Return the types of the devices, in the order of the cells."""
         return tuple(dict.fromkeys(device.partition(":")[0] for device in self.devices))
 
     @property
     def described(self) -> dict[str, dict[str, Any]]:
-        """What torch tells of the devices that were probed, by name: their model and driver."""
+        """Return torch's description of the probed devices by name: their model and driver."""
         found = {name: self.probe_of(indices[0]) for name, indices in self.indices.items() if indices}
         return {name: dict(probe.facts.get("description") or {}) for name, probe in found.items() if probe is not None}
 
     def probe_of(self, index: str) -> Probe | None:
-        """Return what was found out about the device at ``index``."""
+        """Return the probe of the device at ``index``."""
         return next((probe for probe in self.probes if probe.device == index), None)
 
     def numerics_of(self, index: str) -> NumericProfile | None:
-        """Return the numeric profile of the device at ``index``, or None where it was not measured."""
+        """Return the numeric profile of the device at ``index``; None if it was not measured."""
         probe = self.probe_of(index)
         measured = probe.facts.get("numerics") if probe is not None else None
         return None if measured is None else NumericProfile.from_dict(measured)
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What a report says of the devices, as JSON values; None where the CPU alone was named."""
+        """Return the report's entry on the devices as JSON values; None if only the CPU was named."""
         if not (self.probes or self.skipped):
             return None
         values = self.to_dict()
@@ -96,7 +96,7 @@ class Choice:
         return cls(**{**tupled(values), "probes": probes, "skipped": skipped})
 
 
-def choose(  # noqa: PLR0913 (what a run is on)
+def choose(  # noqa: PLR0913 (a run's subject)
     devices: Iterable[object] = ("cpu",),
     dtypes: Iterable[object] = ("float32",),
     *,
@@ -105,13 +105,13 @@ def choose(  # noqa: PLR0913 (what a run is on)
     flags: Mapping[str, str] | None = None,
     fresh: bool = False,
 ) -> Choice:
-    """Return the devices and dtypes that are named, after trying them; the same question is asked once in a process.
+    """Return the named devices and dtypes after trying them; one process tries each choice once.
 
-    ``plugins`` are modules that make devices usable. ``here`` are types of devices that only this process knows, as
-    are those that it has registered: they are tried in it. Numeric profiles are measured under
-    ``flags``, those of the run. ``fresh`` reads no probe that an earlier run kept.
-    Raises :class:`~gradconform.naming.UnusableDeviceError` for what is named and cannot be used, with the call that
-    failed, and :class:`~gradconform.naming.SelectionError` for what is no name at all.
+    ``plugins`` are modules that make devices usable. ``here`` are device types that only this process knows, in
+    addition to those that it has registered: they are tried in this process. Numeric profiles are measured under
+    ``flags``, which are those of the run. ``fresh`` ignores probes kept by an earlier run. Raises
+    :class:`~gradconform.naming.UnusableDeviceError` for a name that cannot be used, with the call that failed, and
+    :class:`~gradconform.naming.SelectionError` for text that is no name at all.
     """
     names = tuple(device_names(devices))
     asked = [text.strip() for given in dtypes for text in str(given).split(",")]
@@ -153,7 +153,7 @@ def _chosen(  # noqa: PLR0913 (as above)
 
 
 def is_cpu(device: str) -> bool:
-    """Tell whether a device's name is the CPU's."""
+    """Return whether the name is the CPU's."""
     return device.partition(":")[0] == "cpu"
 
 
@@ -162,7 +162,7 @@ def _told(skipped: Sequence[Skipped]) -> str:
 
 
 def _or_here(request: Request, found: list[Probe]) -> list[Probe]:
-    """Return what was found; ask in this process where it knows a type of device that no other one does."""
+    """Return the probes; probe in this process a device type that only this process knows."""
     torch = sys.modules.get("torch")
     if torch is None or request.type is None or not any(probe.unknown for probe in found):
         return found
@@ -174,7 +174,7 @@ def _or_here(request: Request, found: list[Probe]) -> list[Probe]:
 
 
 class _Found:
-    """What was found out about every type of device that is named or discovered."""
+    """The probes of every device type that is named or discovered."""
 
     def __init__(self, requests: Sequence[Request], here: frozenset[str], *, fresh: bool) -> None:
         self.skipped: list[Skipped] = []
@@ -185,7 +185,7 @@ class _Found:
         self.probes = list(known.values())
 
     def devices(self, name: DeviceName) -> list[str]:
-        """Return the devices that one name stands for."""
+        """Return the devices that one name represents."""
         if name.discovers == "all":
             return ["cpu", *(probe.device for probe in self._usable(probe for probe in self.probes))]
         if name.discovers == "auto":
@@ -201,8 +201,8 @@ class _Found:
             raise _unusable(name, broken[0], self.probes)
         return [probe.device for probe in probes] if name.index == "*" else [name.text]
 
-    def cells(self, device: str, dtypes: Sequence[str], discovered: bool) -> list[tuple[str, str]]:  # noqa: FBT001 (read beside its name)
-        """Return the cells of one device; what was only discovered may lack a dtype, and so may one of ``all``."""
+    def cells(self, device: str, dtypes: Sequence[str], discovered: bool) -> list[tuple[str, str]]:  # noqa: FBT001 (read next to its name)
+        """Return the cells of one device; a discovered device, or the dtypes of ``all``, may lack a dtype."""
         cells = []
         for dtype in dict.fromkeys(d for given in dtypes for d in (DTYPE_NAMES if given == "all" else (given,))):
             reason = self._lacks(device, dtype)
@@ -219,7 +219,7 @@ class _Found:
         return cells
 
     def indices(self, device: str) -> tuple[str, ...]:
-        """Return the indices that a name stands for: those that can be used, and that the environment allows."""
+        """Return the indices that a name represents: usable, and allowed by the environment."""
         if ":" in device:
             return (device,)
         return _allowed(device, [p.device for p in self.probes if p.type == device and p.reason is None])
@@ -255,14 +255,14 @@ def _unusable(name: DeviceName, probe: Probe, probes: Sequence[Probe]) -> Unusab
 
 
 def what_an_unknown_device_needs(device_type: str) -> str:
-    """Return what to do about a device that torch does not know."""
+    """Return the advice for a device that torch does not know."""
     entries = registered_entries()
     near = f", such as {nearest(device_type, entries)}" if entries else ""
     return f"If torch does not know the device, use --device-plugin MODULE or a registered name{near}"
 
 
 def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choice:
-    """Return the choice of one device and one dtype; raise for names that stand for several."""
+    """Return the choice of one device and one dtype; raise for names that represent several."""
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
         told = ", ".join(" ".join(cell) for cell in choice.cells)
@@ -272,9 +272,9 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
 
 
 def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
-    """Return those of ``indices`` that the environment allows, in its order; all where it names none of the type.
+    """Return the ``indices`` that the environment allows, in its order; all if it names none of the type.
 
-    Raises :class:`~gradconform.naming.UnusableDeviceError` where it names one that cannot be used.
+    Raises :class:`~gradconform.naming.UnusableDeviceError` if it names an index that cannot be used.
     """
     given = [name.strip() for name in os.environ.get(INDICES_VARIABLE, "").split(",")]
     named = [name for name in given if name.partition(":")[0] == device_type]
@@ -286,7 +286,7 @@ def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_crowd(choice: Choice, workers: int) -> None:
-    """Raise :class:`~gradconform.naming.SelectionError` where more processes would be on an index than it takes."""
+    """Raise :class:`~gradconform.naming.SelectionError` if an index would have more processes than it allows."""
     for device, indices in choice.indices.items():
         limits = [limit for index in indices if (limit := _processes(choice, index)) is not None]
         most = len(indices) * min(limits) if limits else workers
@@ -300,7 +300,7 @@ def refuse_crowd(choice: Choice, workers: int) -> None:
 
 
 def _processes(choice: Choice, index: str) -> int | None:
-    """Return how many processes may be on an index, or None where nothing limits them."""
+    """Return the most processes that an index allows; None if there is no limit."""
     probe = choice.probe_of(index)
     given = os.environ.get(PROCESSES_VARIABLE) or (probe.limits.get("processes_per_index") if probe else None)
     if given is None:

@@ -1,4 +1,4 @@
-"""One device as the kit uses it: seeded, waited for, read and measured by its own object, else in the generic way."""
+"""One device: seed, wait, read and measure through its registered object, or else through torch."""
 
 from __future__ import annotations
 
@@ -21,40 +21,39 @@ from .numeric_profile import NumericProfile
 from .registry import registered_device
 
 _MIB = 1 << 20
-#: From how many tensors on a device is waited for once; and the bytes that each begins at a multiple of.
+#: The number of tensors from which one wait serves all, and the byte alignment of each tensor.
 _TOGETHER, _ALIGNED = 2, 64
-#: The dtypes and shapes of tensors that are copied together, and for how many of these the views are kept.
+#: The dtypes and shapes of tensors that are copied together, and the number of such forms whose views are kept.
 _Forms = tuple[tuple[torch.dtype, torch.Size], ...]
 _FORMS = 256
-#: How long a device's thread is waited for, in seconds; it takes less than a millisecond where no core is short.
+#: The longest wait for a device's thread, in seconds; the thread takes below a millisecond if a core is free.
 _AUTOGRAD_S = 1.0
-#: How often this thread gives way to it before it sleeps.
+#: How often this thread yields to the device's thread before it sleeps.
 _YIELDS = 20
-#: What torch says of a backend that cannot wait; any other error is the device's own.
+#: Torch's message for a backend that cannot wait; any other error is the device's own.
 _NO_WAITING = "Backend doesn't support synchronizing"
 
 
 class Device:
-    """A device, by ``torch_device``, with what is registered for its type (:mod:`gradconform.devices.registry`).
+    """A device, by ``torch_device``, with the object registered for its type (:mod:`gradconform.devices.registry`).
 
-    ``type`` is torch's name of its type; ``is_cpu`` says that it is the CPU, which needs no generator, copy or clock of
-    its own.
+    ``type`` is torch's name of its type. ``is_cpu`` marks the CPU, which needs no generator, copy or clock of its own.
     """
 
     def __init__(self, device: str | torch.device, registered: object | None = None) -> None:
-        """Keep the device and its object, which may be None."""
+        """Store the device and its object, which may be None."""
         self.torch_device = torch.device(device)
         self.type = self.torch_device.type
-        self.is_cpu = self.type == "cpu"  # asked of every tensor
+        self.is_cpu = self.type == "cpu"  # read for every tensor
         self._registered = registered
         self._staging: Tensor | None = None
         self._views: dict[_Forms, list[Tensor]] = {}
         self._was_accelerator = False
-        #: The numeric profile, where the run has measured it.
+        #: The numeric profile, if the run has measured it.
         self.numerics: NumericProfile | None = None
 
     def device_count(self) -> int:
-        """Return how many indices there are: of the object, of torch's module, else the one that is named."""
+        """Return the number of indices: from the object, else torch's module, else the one that is named."""
         own = self._part("device_count")
         if own is not None:
             return int(own())
@@ -64,7 +63,7 @@ class Device:
         return int(count()) if count is not None else (self.torch_device.index or 0) + 1
 
     def synchronize(self, *tensors: Tensor) -> None:
-        """Wait for what was started; where nothing can wait, an element of each of ``tensors`` is read."""
+        """Wait for the work that was started; if the device cannot wait, read an element of each of ``tensors``."""
         own = self._part("synchronize")
         if own is not None:
             own(self.torch_device)
@@ -73,7 +72,7 @@ class Device:
                 tensor.detach().reshape(-1)[:1].cpu()
 
     def _waited(self) -> bool:
-        """Wait in torch's way; return False where the device has none."""
+        """Wait through torch; return False if the device does not support it."""
         if self._is_accelerator:
             try:
                 torch.accelerator.synchronize(self.torch_device)
@@ -88,14 +87,14 @@ class Device:
         return False
 
     def wait_for_autograd(self) -> None:
-        """Wait until autograd has let go of the last backward, as far as this device allows.
+        """Wait until autograd has freed the last backward, as far as this device allows.
 
-        Off the CPU a backward runs in a thread of its device and may return before that thread has dropped the graph
-        and its results. One more backward goes through the same thread, behind it, and its own leaf is gone last.
+        Off the CPU, a backward runs in a thread of its device. It may return before that thread has freed the graph and
+        its results. One more backward passes through the same thread after it; its own leaf is freed last.
         """
         if self.is_cpu:
             return
-        with contextlib.suppress(Exception):  # what the device cannot do the checks tell, whatever it raises
+        with contextlib.suppress(Exception):  # the checks report every unsupported call, whatever it raises
             leaf = torch.zeros((), device=self.torch_device, requires_grad=True)
             held = weakref.ref(leaf)
             (leaf * 1).backward()
@@ -110,11 +109,11 @@ class Device:
 
     @property
     def flushes_denormals(self) -> bool:
-        """Whether the numeric profile says that float32 numbers below 1.2e-38 are read or written as 0."""
+        """Whether float32 numbers below 1.2e-38 are read or written as 0, according to the numeric profile."""
         return self.numerics is not None and self.numerics.denormals_kept is False
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
-        """Return the values on the CPU, without a graph; of a CPU tensor the tensor itself."""
+        """Return the values on the CPU without a graph; a CPU tensor is returned itself."""
         own = self._part("to_cpu")
         copied: Tensor = own(tensor.detach()) if own is not None else tensor.detach().cpu()
         return copied
@@ -122,8 +121,8 @@ class Device:
     def all_to_cpu(self, given: Sequence[Tensor]) -> list[Tensor]:
         """Return the values of several tensors on the CPU, without a graph.
 
-        A device with streams is waited for once: the copies go into one block of memory that it can write to while the
-        CPU goes on. What is not contiguous there is copied alone, since a copy keeps its strides.
+        A device with streams needs one wait: the copies go into one block of memory that the device can write while the
+        CPU continues. A tensor that is not contiguous there is copied alone, since a copy keeps its strides.
         """
         if len(given) < _TOGETHER or not self.has_streams or self._part("to_cpu") is not None:
             return [self.to_cpu(tensor) for tensor in given]
@@ -137,7 +136,7 @@ class Device:
         return [copies[id(part)].clone() if id(part) in copies else self.to_cpu(part) for part in parts]
 
     def _staged(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return views of the block on the CPU, one after the other, in the dtypes and shapes of ``parts``.
+        """Return consecutive views of the block on the CPU, in the dtypes and shapes of ``parts``.
 
         The same tensors are copied after every action, so the views of the last forms are kept.
         """
@@ -176,7 +175,7 @@ class Device:
 
     @contextlib.contextmanager
     def generators_kept(self) -> Iterator[None]:
-        """Put the generators of the CPU and of this device back as they were, where the device tells their state."""
+        """Restore the generators of the CPU and of this device afterwards, if the device exposes their state."""
         state = torch.get_rng_state()
         put_back = None if self.is_cpu else self._generator_kept()
         try:
@@ -187,14 +186,14 @@ class Device:
                 put_back()
 
     def generator_states(self) -> Tensor:
-        """Return the state of the CPU's generator, followed by this device's where it tells it."""
+        """Return the state of the CPU's generator, then this device's state if it exposes it."""
         state = torch.get_rng_state()
         if self.is_cpu or not hasattr(self._module, "get_rng_state"):
             return state
         return torch.cat([state, self._module.get_rng_state(self.torch_device).cpu()])
 
     def _generator_kept(self) -> Callable[[], None] | None:
-        """Return what puts this device's generator back as it is now, or None where it does not tell its state."""
+        """Return a function that restores this device's generator; None if it does not expose its state."""
         module, device = self._module, self.torch_device
         if not (hasattr(module, "get_rng_state") and hasattr(module, "set_rng_state")):
             return None
@@ -202,17 +201,17 @@ class Device:
         return lambda: module.set_rng_state(state, device)
 
     def reset_peak_memory(self) -> None:
-        """Start the measure of the peak anew; nothing where no counter was proven to move."""
+        """Reset the peak of used memory; does nothing if no counter was proven to move."""
         if self.counts_memory:
             self._counter(reset=True)
 
     def peak_memory(self) -> int | None:
-        """Return the peak in bytes since the last reset, or None where no counter was proven to move."""
+        """Return the peak in bytes since the last reset; None if no counter was proven to move."""
         return self._counter(reset=False) if self.counts_memory else None
 
     @cached_property
     def counts_memory(self) -> bool:
-        """Whether there is a counter of memory, and it moves with an allocation."""
+        """Whether there is a memory counter that moves with an allocation."""
         if COUNTER in withheld(self.type):
             return False
         try:
@@ -220,11 +219,11 @@ class Device:
             before = self._counter(reset=False)
             block = torch.empty(_MIB, dtype=torch.uint8, device=self.torch_device)
             return self._counter(reset=False) - before >= block.numel()
-        except Exception:  # noqa: BLE001 (backends raise what they like where they have no counter)
+        except Exception:  # noqa: BLE001 (a backend without a counter raises anything)
             return False
 
     def _counter(self, *, reset: bool) -> int:
-        """Return the peak in bytes; with ``reset`` start anew and return any number. Raises if there is no counter."""
+        """Return the peak in bytes; with ``reset``, reset it and return any number. Raises if there is no counter."""
         own = self._part("peak_memory")
         if own is not None:
             return int(own(self.torch_device, reset=reset))
@@ -237,13 +236,13 @@ class Device:
 
     @property
     def dtypes(self) -> tuple[str, ...] | None:
-        """The names of the dtypes that the object says are worth trying, or None."""
+        """Return the dtype names that the object recommends to try, or None."""
         found = self._value("dtypes")
         return None if found is None else tuple(str(name).removeprefix("torch.") for name in found)
 
     @cached_property
     def tolerances(self) -> dict[str, float]:
-        """``c`` of the numeric rule that the object has, by dtype; raises ``ValueError`` for what is no such number."""
+        """Return the object's ``c`` of the numeric rule by dtype; raises ``ValueError`` for an invalid number."""
         own = self._part("tolerance")
         found = dict(own) if isinstance(own, Mapping) else {n: own(n) for n in DTYPE_NAMES} if callable(own) else {}
         told = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
@@ -252,7 +251,7 @@ class Device:
 
     @property
     def known_limits(self) -> Mapping[str, Any]:
-        """What the object says that the device cannot do, by name."""
+        """Return the limits that the object states for the device, by name."""
         return dict(self._value("known_limits") or {})
 
     def _part(self, name: str) -> Any:
@@ -264,7 +263,7 @@ class Device:
 
     @cached_property
     def _module(self) -> Any:
-        """Torch's module of the device type, such as ``torch.cuda``; None where there is none."""
+        """Return torch's module of the device type, such as ``torch.cuda``; None if there is none."""
         try:
             return torch.get_device_module(self.type)
         except RuntimeError:
@@ -272,16 +271,16 @@ class Device:
 
     @cached_property
     def _seed_all(self) -> Callable[[int], Any]:
-        """What seeds all generators of this device: its module's function, where there is one.
+        """Return the function that seeds all generators of this device, from its module if it has one.
 
-        ``torch.manual_seed`` calls it too, and those of all other devices: where those are not there, each call keeps
-        a formatted stack, which takes a millisecond and is never let go.
+        ``torch.manual_seed`` calls it too, and those of all other devices. For each device that is absent, a call keeps
+        a formatted stack, which takes a millisecond and is never freed.
         """
         return getattr(self._module, "manual_seed_all", None) or torch.manual_seed
 
     @cached_property
     def has_streams(self) -> bool:
-        """Whether work of this device is put on streams that torch knows, each of which others have to wait for."""
+        """Whether this device has streams that torch knows; other code has to wait for each of them."""
         if self.is_cpu or not self._is_accelerator:
             return False
         try:
@@ -291,15 +290,15 @@ class Device:
         return True
 
     def stream_reader(self) -> Callable[[], int]:
-        """Return what gives the number of the calling thread's stream, of a device that has streams."""
+        """Return a function that returns the number of the calling thread's stream, for a device that has streams."""
         place: Any = self.torch_device
-        if ":" in str(place):  # a number is looked up sooner than a device
+        if ":" in str(place):  # a lookup by number is faster than one by device
             place = place.index
         return lambda: torch.accelerator.current_stream(place).stream_id
 
     @property
     def _is_accelerator(self) -> bool:
-        """Whether torch.accelerator speaks of this type: in a build for another one it does not."""
+        """Whether torch.accelerator covers this type; a build for another accelerator does not."""
         if not self._was_accelerator:
             current = accelerator()
             self._was_accelerator = current is not None and current.type == self.type
@@ -307,7 +306,7 @@ class Device:
 
 
 def device_of(device: str | torch.device) -> Device:
-    """Return the :class:`Device`, with the object that is registered for its type."""
+    """Return the :class:`Device`, with the object registered for its type."""
     found = torch.device(device)
     own = registered_device(found.type)
     key = (found, id(own))
@@ -316,22 +315,23 @@ def device_of(device: str | torch.device) -> Device:
     return _DEVICES[key]
 
 
-#: Kept, so that what a device was asked once (whether it counts memory) is not asked again.
+#: A cache, so that a device's facts (such as whether it counts memory) are determined only once.
 _DEVICES: dict[tuple[torch.device, int], Device] = {}
 
 
 def _is_one_block(tensor: Tensor) -> bool:
-    """Tell whether a tensor is its bytes in order, and nothing else."""
+    """Return whether a tensor is exactly its bytes in order."""
     plain = type(tensor) is Tensor and tensor.layout is torch.strided and not (tensor.is_conj() or tensor.is_neg())
     return plain and tensor.numel() > 0 and tensor.is_contiguous()
 
 
 @contextlib.contextmanager
 def denormals_as(flushed: bool) -> Iterator[None]:  # noqa: FBT001 (read as a word of the call)
-    """Let this thread of the CPU flush denormals to 0, as a device does that is compared with it.
+    """Flush denormals to 0 in this CPU thread, as a device that is compared with it does.
 
-    Only a kernel that runs in this thread does, so torch has one (``one_thread``) where devices are judged. A processor
-    that cannot do so computes as before. Where the caller's thread flushes already, that stays.
+    Only kernels that run in this thread are affected, so torch uses one thread (``one_thread``) while devices are
+    judged. A processor without this feature computes as before. If the caller's thread already flushes, it continues
+    to.
     """
     if not flushed or float(torch.tensor(1e-39) * 1.0) == 0.0:
         yield
@@ -345,5 +345,5 @@ def denormals_as(flushed: bool) -> Iterator[None]:  # noqa: FBT001 (read as a wo
 
 @lru_cache(maxsize=256)
 def cpu_rng_state(seed: int) -> Tensor:
-    """Return the state of the CPU's generator that is seeded with ``seed``."""
+    """Return the state of the CPU's generator after seeding with ``seed``."""
     return torch.Generator().manual_seed(seed).get_state()

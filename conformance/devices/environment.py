@@ -1,4 +1,4 @@
-"""The environment of a run: what a reader needs to know to get the same numbers."""
+"""The environment of a run: the facts that a reader needs to get the same numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradconform.torch_releases.accelerator import accelerator
 from gradconform.torch_releases.precision import precision
 from gradconform.torch_releases.tested import untested
 
-#: Variables that change what torch computes or how fast.
+#: Variables that change torch's results or speed.
 _VARIABLES = (
     "ASCEND_LAUNCH_BLOCKING", "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "DNNL_DEFAULT_FPMATH_MODE", "HIP_VISIBLE_DEVICES", "KMP_AFFINITY",
@@ -31,10 +31,10 @@ def environment(
     flags: Mapping[str, str] | None = None,
     described: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return versions, platform, the named devices, and what changes torch's numbers, as JSON values.
+    """Return versions, platform, the named devices and the settings that change torch's numbers, as JSON values.
 
-    ``flags`` are those that an option has set for the run. ``described`` is what is known of devices already, as
-    :func:`description` gives it: they are not asked again.
+    ``flags`` are those that an option set for the run. ``described`` holds known descriptions of devices in the form of
+    :func:`description`: these devices are not queried again.
     """
     found = accelerator(available=True)
     named = tuple(dict.fromkeys(devices))
@@ -64,12 +64,12 @@ def environment(
 def _matmul_precision() -> str | None:
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # torch refuses to answer where a backend's own fp32_precision was set
+    except RuntimeError:  # torch raises if a backend's own fp32_precision was set
         return None
 
 
 def _autocast(device_types: Iterable[str]) -> str | None:
-    """Return the types of device that autocast is on for, and its dtype there, or None."""
+    """Return the device types for which autocast is on, and its dtype there, or None."""
     told = []
     for device_type in sorted(device_types):
         with contextlib.suppress(RuntimeError):  # lazy, for one, has no autocast
@@ -79,7 +79,7 @@ def _autocast(device_types: Iterable[str]) -> str | None:
 
 
 def description(name: str) -> dict[str, Any]:
-    """Return what torch tells of a device: its model and its driver, None where torch does not tell."""
+    """Return torch's description of a device: its model and its driver, each None if torch has none."""
     device = torch.device(name)
     if device.type == "cpu":
         return {"model": backends.cpu.get_cpu_capability(), "driver": None}
@@ -96,7 +96,7 @@ def _text(value: object) -> str | None:
 
 
 def _backends() -> dict[str, Any]:
-    """Return the flags of ``torch.backends`` that change a value."""
+    """Return the flags of ``torch.backends`` that change results."""
     return {
         "fp32_precision": precision("fp32_precision"),
         "cuda.matmul.fp32_precision": precision("cuda.matmul.fp32_precision"),

@@ -1,7 +1,7 @@
-"""Flags of torch that change what is computed, set for a run by option: ``--flag tf32=on``.
+"""Torch flags that change results, set for a run by an option: ``--flag tf32=on``.
 
-They are set around every check and put back afterwards, for the implementation and for plain autograd alike; the
-environment of the report says which. torch is imported when the first one is set.
+They are set around every check and restored afterwards, for the implementation and for plain autograd alike. The
+report's environment lists them. torch is imported when the first flag is set.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from gradconform.naming import SelectionError, nearest
 from gradconform.torch_releases.precision import owners as precision_owners
 
-#: What each flag may be; docs/devices.md says what each does.
+#: The values of each flag; docs/devices.md describes their effects.
 VALUES: dict[str, tuple[str, ...]] = {
     "autocast": ("off", "bfloat16", "float16"),
     "cudnn_benchmark": ("on", "off"),
@@ -28,7 +28,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 
 def flags_named(given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Return the flags by name, from ``NAME=VALUE`` each or from a mapping.
+    """Return the flags by name, from ``NAME=VALUE`` texts or from a mapping.
 
     Raises :class:`~gradconform.naming.SelectionError` for a flag or a value that does not exist, and for one flag with
     two values.
@@ -58,7 +58,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def flags_set(flags: Mapping[str, str], device_type: str) -> Iterator[None]:
-    """Set the flags, for autocast on ``device_type``; put back what was there."""
+    """Set the flags, for autocast on ``device_type``; restore the earlier values afterwards."""
     with ExitStack() as undo:
         if flags:
             _keep_precisions(undo)
@@ -71,7 +71,7 @@ def flags_set(flags: Mapping[str, str], device_type: str) -> Iterator[None]:
 
 
 def refuse_autocast(flags: Mapping[str, str], device_types: Iterable[str]) -> None:
-    """Raise :class:`~gradconform.naming.SelectionError` for a type of device that has no autocast in that dtype."""
+    """Raise :class:`~gradconform.naming.SelectionError` for a device type that has no autocast in that dtype."""
     value, at = flags.get("autocast", "off"), ""
     try:
         for device_type in device_types:
@@ -91,7 +91,7 @@ def _autocast(value: str, device_type: str) -> AbstractContextManager[Any]:
 
 
 def _keep_precisions(undo: ExitStack) -> None:
-    """Have the ``fp32_precision`` of each operation put back: torch's older setters leave "ieee" where "none" was."""
+    """Restore the ``fp32_precision`` of each operation: torch's older setters leave "ieee" in place of "none"."""
     for owner in precision_owners():
         undo.callback(_put_back, owner, owner.fp32_precision)
 
@@ -101,12 +101,12 @@ def _put_back(owner: Any, precision: str) -> None:
         owner.fp32_precision = precision
 
 
-#: Sets a flag, and has what was there put back.
+#: Sets a flag, and registers the restoring of its earlier value.
 Setter = Callable[[str, ExitStack], None]
 
 
 def _switches(*names: str) -> Setter:
-    """Return what sets attributes of ``torch.backends``, all on or all off."""
+    """Return a setter that turns attributes of ``torch.backends`` all on or all off."""
 
     def set_all(value: str, undo: ExitStack) -> None:
         from torch import backends  # noqa: PLC0415 (as above)
@@ -145,6 +145,6 @@ _SET: dict[str, Setter] = {
     "reduced_precision_reduction": _switches(
         "cuda.matmul.allow_bf16_reduced_precision_reduction", "cuda.matmul.allow_fp16_reduced_precision_reduction"
     ),
-    # The older of torch's two ways: with the newer one torch.get_float32_matmul_precision() raises.
+    # Torch's older API: after the newer one, torch.get_float32_matmul_precision() raises.
     "tf32": _switches("cuda.matmul.allow_tf32", "cudnn.allow_tf32"),
 }

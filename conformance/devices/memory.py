@@ -1,8 +1,8 @@
-"""What may be watched on a device. Nothing else asks a tensor of another device for address, storage, offset, version.
+"""Facts that can be observed on a device: only this module reads address, storage, offset or version off the CPU.
 
-A device may have none of them. A wrapper subclass or an opaque tensor raises, tensors of ``lazy`` and of torch_xla can
-end the process. So :func:`gradconform.devices.shown.shows` asks each fact in the probe's own process first. What a type
-of device cannot show is withheld in every later process (:func:`withhold`), and the kit does without.
+A device may have none of them. A wrapper subclass or an opaque tensor raises; tensors of ``lazy`` and of torch_xla can
+end the process. So :func:`gradconform.devices.shown.shows` first tries each fact in the probe's own process. Facts that
+a device type cannot show are withheld in every later process (:func:`withhold`), and the kit does without them.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from gradconform.torch_releases.storage import has_storage
 if TYPE_CHECKING:
     from torch import UntypedStorage
 
-#: What a tensor may show. Storage and address are one fact: each is asked for to get at the other.
+#: Facts that a tensor may show. Storage and address are one fact: each is read in order to get the other.
 FACTS = ("version", "offset", "address")
 
-#: What else is watched of a device: each operation as it is dispatched, and its counter of memory.
+#: Other observations of a device: each operation as it is dispatched, and its memory counter.
 OPERATIONS, COUNTER = "operations", "counter"
 
-#: What is not watched on a type of device. Two types are known to end the process over an address
-#: in torch 2.6 to 2.15: a process that has probed nothing, such as a user's own with the right split, is safe as well.
+#: Facts that are not read on a device type. Two types end the process when an address is read, in torch 2.6 to 2.15.
+#: This entry also protects a process that has probed nothing, such as a user's own with the right split.
 _WITHHELD: dict[str, frozenset[str]] = {"lazy": frozenset({"address"}), "xla": frozenset({"address"})}
 
 
 def withhold(device_type: str, facts: Collection[str]) -> None:
-    """Watch none of ``facts`` on ``device_type`` in this process, as its probe has found."""
+    """Read none of ``facts`` on ``device_type`` in this process, as its probe found."""
     _WITHHELD[device_type] = frozenset(facts)
 
 
 def withheld(device_type: str) -> frozenset[str]:
-    """Return what is not watched on ``device_type``."""
+    """Return the facts that are not read on ``device_type``."""
     return _WITHHELD.get(device_type, frozenset())
 
 
@@ -48,7 +48,7 @@ def storage_of(tensor: Tensor) -> UntypedStorage | None:
     if not _shows(tensor, "address") or not has_storage(tensor):
         return None
     try:
-        # data_ptr() first: on lazy, untyped_storage() ends the process where data_ptr() is 0.
+        # Call data_ptr() first: on lazy, untyped_storage() ends the process if data_ptr() is 0.
         if tensor.data_ptr() == 0 and tensor.numel():
             return None
         return tensor.untyped_storage()
@@ -93,7 +93,7 @@ def start_of(tensor: Tensor) -> int:
 def are_one_memory(one: Tensor, other: Tensor) -> bool:
     """Return whether two floating tensors have the same shape and the same elements of one memory.
 
-    A device that shows no address shows it by a write into ``one``, which is put back.
+    A device that shows no address is tested by a write into ``one``, which is undone.
     """
     if one.shape != other.shape or one.dtype is not other.dtype or not one.numel():
         return False
@@ -137,6 +137,6 @@ def offset_of(tensor: Tensor) -> int:
 
 
 def _shows(tensor: Tensor, *facts: str) -> bool:
-    """Return whether tensors of this device may be asked for all of ``facts``."""
+    """Return whether all of ``facts`` may be read from tensors of this device."""
     hidden = _WITHHELD.get(tensor.device.type)
     return not hidden or hidden.isdisjoint(facts)

@@ -1,4 +1,4 @@
-"""How devices are named: ``cpu``, ``cuda:1``, ``npu:*``, ``auto``, ``all``. There is no list of known ones."""
+"""Names of devices: ``cpu``, ``cuda:1``, ``npu:*``, ``auto``, ``all``. There is no list of known ones."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gradconform.naming import SelectionError
 if TYPE_CHECKING:
     import torch
 
-#: The name of a dtype that a run can be asked for.
+#: The name of a dtype that a run accepts.
 DtypeName = Literal["float64", "float32", "bfloat16", "float16"]
 
-#: A dtype that a run can be asked for, by torch's own object or by name; ``all`` is each that the device has.
+#: A dtype that a run accepts, as torch's object or by name; ``all`` means every one that the device has.
 Dtype: TypeAlias = "DtypeName | Literal['all'] | torch.dtype"
 
 #: Every :data:`DtypeName`.
 DTYPE_NAMES: tuple[DtypeName, ...] = ("float64", "float32", "bfloat16", "float16")
 
-#: What others call them.
+#: Short names of dtypes.
 _SPELT_SHORT = {
     "fp64": "float64", "double": "float64", "f64": "float64", "fp32": "float32", "float": "float32", "f32": "float32",
     "single": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16",
 }  # fmt: skip
 
-#: Kinds of dtypes that it does not run in, and where they stand.
+#: Kinds of dtypes that the kit does not run in, and the place that covers them.
 _OTHER_KINDS = {
     "complex": "Complex stages run in complex64 with float32, and in complex128 with float64",
     "float8": "A parameter in float8 has no gradient in torch; --block float8-linear tests float8 products",
@@ -38,7 +38,7 @@ _OTHER_KINDS = {
     "bool": "Bools have no gradients",
 }
 
-#: As torch spells devices; the type is whatever torch, or a plugin, makes of it.
+#: Torch's spelling of devices; torch or a plugin decides whether the type exists.
 _FORM = re.compile(r"([A-Za-z][\w-]*)(?::(\d+|\*))?")
 
 
@@ -57,14 +57,14 @@ class DeviceName:
 
     @property
     def discovers(self) -> Literal["auto", "all"] | None:
-        """Whether devices are to be found, rather than one is named."""
+        """Return ``auto`` or ``all`` if the name requires discovery; None for a named device."""
         return "auto" if self.text == "auto" else "all" if self.text == "all" else None
 
 
 def device_names(specs: Iterable[object]) -> list[DeviceName]:
     """Return the names in ``specs``, each once; commas separate several in one.
 
-    Raises :class:`~gradconform.naming.SelectionError` for what is no name of a device.
+    Raises :class:`~gradconform.naming.SelectionError` for text that is no name of a device.
     """
     texts = [text.strip() for spec in specs for text in str(spec).split(",")]
     return [_name(text) for text in dict.fromkeys(texts)]
@@ -90,7 +90,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def _no_dtype(name: str) -> str:
-    """Return what is said of a dtype that the kit does not run in."""
+    """Return the message for a dtype that the kit does not run in."""
     whys = [why for kind, why in _OTHER_KINDS.items() if name.startswith(kind)]
     meant = (
         None if whys else _SPELT_SHORT.get(name) or next(iter(difflib.get_close_matches(name, DTYPE_NAMES, n=1)), None)

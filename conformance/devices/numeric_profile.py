@@ -1,4 +1,4 @@
-"""The numeric profile of a device: how precisely it computes, as data and as sentences. Nothing here imports torch."""
+"""The numeric profile of a device: its precision, as data and as sentences. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from gradconform.records import as_json, tupled
 
 #: The mantissa bits of IEEE float32 and float64.
 FLOAT32_BITS, FLOAT64_BITS = 23, 52
-#: The sums of a product may be rounded in another order, which costs a few bits. Fewer bits than these are unusual.
+#: The usual least number of bits: the sums of a product may be rounded in another order, which costs a few bits.
 USUAL_BITS = 19
 #: A function with a larger error, in eps, is unusual.
 USUAL_EPS = 8.0
-#: No format for the factors of float32 products has fewer bits than bfloat16; a network of them may keep one less.
+#: The fewest bits of a correct device: bfloat16 factors of float32 products, less one in a network of them.
 _FEWEST_BITS = 6
-#: tanh.approx.f32, the least precise that is documented, errs by 2^-11 (NVIDIA's PTX ISA, instruction ``tanh``).
+#: tanh.approx.f32 is the least precise documented function: its error is 2^-11 (NVIDIA's PTX ISA, ``tanh``).
 _LARGEST_EPS = 2.0 ** (FLOAT32_BITS - 11)
 #: TF32 keeps 10 bits of each factor; a network of several products may keep one less or some more.
 _TF32_BITS = 12
-#: The smallest normal float32, and by how many of them a device that flushes denormals may differ: one per term.
+#: The smallest normal float32; a device that flushes denormals may differ by one of them per term.
 _SMALLEST_NORMAL = 2.0**-126
 _FLUSHED_TERMS = 1024
 
-#: A gradient has the rounding of the forward and that of the backward.
+#: A gradient has the rounding errors of the forward and of the backward.
 _PASSES = 2
-#: The errors of so many calls of an imprecise function may add up: the steps of a short network.
+#: The number of calls of an imprecise function whose errors may add up: the steps of a short network.
 CALLS = 8
 
 #: The families of operations whose bits are measured, and their names in a sentence.
@@ -35,7 +35,7 @@ FAMILIES = {"matmul": "matrix products", "convolution": "convolutions", "rnn": "
 FUNCTIONS = ("tanh", "sigmoid", "exp", "erf", "rsqrt")
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 
-#: Parts of the names of operations, by family; the first that fits decides.
+#: Parts of operation names by family; the first match decides.
 _PARTS = {
     "rnn": ("rnn", "lstm", "gru"),
     "convolution": ("conv",),
@@ -45,13 +45,13 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericProfile:
-    """How precisely a device computes, measured from values. None, or a missing key, is unknown.
+    """The precision of a device, measured from values. None, or a missing key, is unknown.
 
-    ``float32_bits`` holds the effective mantissa bits by family; ``without_tf32`` holds those measured again with
-    torch's TF32 switches off, where that made a difference. ``functions`` holds the largest relative error of float32
+    ``float32_bits`` holds the effective mantissa bits by family. ``without_tf32`` holds those measured again with
+    torch's TF32 switches off, for families that differ. ``functions`` holds the largest relative error of float32
     functions, in eps. ``accumulation`` holds the dtype in which a 16-bit ``sum`` or ``matmul`` adds, by name such as
     ``bfloat16 sum``. ``atomics_spread`` is the relative difference between two equal runs of scatter and index_add.
-    ``nan_kept`` and ``signed_zero_kept`` speak of min, max and comparisons. ``integers`` are the dtypes whose extreme
+    ``nan_kept`` and ``signed_zero_kept`` describe min, max and comparisons. ``integers`` are the dtypes whose extreme
     values survive a round trip.
     """
 
@@ -77,25 +77,25 @@ class NumericProfile:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What differs from plain IEEE float32, one sentence for each; empty where nothing differs."""
+        """Return the differences from IEEE float32, one sentence each; empty if there is none."""
         return (*self._of_wrong(), *self._of_bits(), *self._of_functions(), *self._of_values())
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Families and functions whose error no known format or algorithm has. Such an error explains nothing."""
+        """Return families and functions with errors that no known format or algorithm has; they explain nothing."""
         few = [family for family, bits in self.float32_bits.items() if bits is not None and bits < _FEWEST_BITS]
         far = [name for name, eps in self.functions.items() if eps is not None and not eps <= _LARGEST_EPS]
         return (*few, *far)
 
     @property
     def _few_bits(self) -> dict[str, int]:
-        """Families with fewer bits than usual, and not so few that something is wrong."""
+        """Return families with fewer bits than usual, but still plausible."""
         found = self.float32_bits.items()
         return {family: bits for family, bits in found if bits is not None and _FEWEST_BITS <= bits < USUAL_BITS}
 
     @property
     def _rough(self) -> dict[str, float]:
-        """Functions with a larger error than usual, and not so large that something is wrong."""
+        """Return functions with a larger error than usual, but still plausible."""
         found = self.functions.items()
         return {name: eps for name, eps in found if eps is not None and USUAL_EPS < eps <= _LARGEST_EPS}
 
@@ -142,10 +142,10 @@ class NumericProfile:
             yield f"integers change in a round trip: {', '.join(lost)}"
 
     def precision(self, operations: Iterable[str]) -> float:
-        """Return the relative error of float32 in these operations beyond IEEE rounding; 0 where there is none.
+        """Return the relative error of float32 in these operations beyond IEEE rounding; 0 if there is none.
 
-        What is :attr:`wrong` has none: it is judged as if the device computed as IEEE says.
-        ``operations`` has one name for each call: the errors of several calls of an imprecise function add up.
+        Entries of :attr:`wrong` add none: they are judged as if the device followed IEEE. ``operations`` has one name
+        for each call, since the errors of several calls of an imprecise function add up.
         """
         found, few, rough = 0.0, self._few_bits, self._rough
         for operation, calls in Counter(operations).items():
@@ -158,7 +158,7 @@ class NumericProfile:
 
     @property
     def smallest_error(self) -> float:
-        """The absolute error of float32 that flushed denormals explain; 0 where they are kept."""
+        """Return the absolute float32 error that flushed denormals explain; 0 if the device keeps them."""
         return _FLUSHED_TERMS * _SMALLEST_NORMAL if self.denormals_kept is False else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Measure the numeric profile of a device: values computed there, compared with float64 on the CPU."""
+"""Measurement of a device's numeric profile: values computed there, compared with float64 on the CPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .flags import flags_set
 from .numeric_profile import FAMILIES, FLOAT32_BITS, FLOAT64_BITS, FUNCTIONS, INTEGERS, USUAL_BITS, NumericProfile
 
 Value = TypeVar("Value")
-#: Returns the value of one probe, or None where it raised or crashed.
+#: Returns the value of one probe; None if it raised or crashed.
 Ask = Callable[[str, Callable[[], object]], object]
 
-#: As many ones add up to 256 in bfloat16 and to 2048 in float16 where each partial sum is rounded to the dtype.
+#: This many ones add up to 256 in bfloat16 and to 2048 in float16 if each partial sum is rounded to the dtype.
 _ONES = 4096
 _SEED = 34
 
@@ -27,7 +27,7 @@ _SEED = 34
 def measure_numerics(device: Device, ask: Ask | None = None) -> NumericProfile:
     """Return the numeric profile of ``device``. A probe that fails leaves its field unknown.
 
-    ``ask`` runs each probe by name; without it they run here.
+    ``ask`` runs each probe by name; without it, the probes run in this process.
     """
     run = ask or _guarded
     values = {name: run(name, partial(probe, device)) for name, probe in _PROBES.items()}
@@ -42,7 +42,7 @@ def measure_numerics(device: Device, ask: Ask | None = None) -> NumericProfile:
 def _guarded(_: str, probe: Callable[[], object]) -> object:
     try:
         return probe()
-    except Exception:  # noqa: BLE001 (backends raise what they like for what they lack)
+    except Exception:  # noqa: BLE001 (backends raise anything for missing features)
         return None
 
 
@@ -78,7 +78,7 @@ def _errors(device: Device, call: Callable[..., Tensor], inputs: tuple[Tensor, .
 
 
 def _relative(got: Tensor, exact: Tensor) -> float:
-    """Return the largest error relative to its own element; where that is 0, the error itself."""
+    """Return the largest error relative to its own element; if that is 0, the absolute error."""
     error = (got.double() - exact).abs() / torch.where(exact == 0, 1.0, exact.abs())
     largest = float(error.max())
     return largest if math.isfinite(largest) else 1.0
@@ -92,7 +92,7 @@ def _matmul(device: Device) -> int:
 
 
 def _convolution(device: Device) -> int:
-    """Each sum has one term that is not 0, so that its error is the rounding of the factors."""
+    """Return the bits of a convolution whose sums have one nonzero term, so that only rounded factors err."""
     call = partial(functional.conv2d, padding=1)
     pick = torch.zeros(16, 16, 3, 3)
     pick[torch.arange(16), torch.arange(16), 1, 1] = 1.0

@@ -1,4 +1,4 @@
-"""A device's pre-flight: what must hold on it before a gradient says anything about an implementation.
+"""A device's pre-flight: conditions without which its gradients say nothing about an implementation.
 
 A line that does not hold is a fault of the device and is never charged to the implementation.
 """
@@ -16,9 +16,9 @@ from gradconform.clause import Clause, register
 from .device import Device
 from .probe import WrongAnswerError
 
-#: A line: its docstring is the requirement, and it raises where that does not hold.
+#: A line: its docstring is the requirement; the function raises if the device does not meet it.
 Line = Callable[[Device], None]
-#: In the order of the report, by what each asks. The CPU has nothing to be mixed with, nor an index.
+#: In the order of the report, keyed by requirement. Mixing and index lines do not apply to the CPU.
 PREFLIGHT: dict[Clause, Line] = {}
 
 
@@ -152,7 +152,7 @@ def mixing_is_refused(device: Device) -> None:
     for name, operation in (("a sum", torch.add), ("a matrix product", torch.matmul)):
         try:
             device.to_cpu(operation(ours, theirs))
-        except Exception:  # noqa: BLE001, S112 (how it is refused is the backend's own choice)
+        except Exception:  # noqa: BLE001, S112 (each backend refuses in its own way)
             continue
         _wrong(f"{name} gave a result")
 
@@ -175,19 +175,19 @@ def _drawn(device: Device, seed: int) -> list[list[float]]:
 
 
 class _RaisedError(Exception):
-    """What :func:`backward_raises` raises in a backward."""
+    """The error that :func:`backward_raises` raises in a backward."""
 
 
-#: How many errors are raised in backwards, one after the other.
+#: The number of errors raised in backwards, one after the other.
 _RAISED = 3
 
 
 def backward_raises(device: Device) -> bool:
-    """Tell whether an error that a hook raises comes out of the backward, time and again; it may end the process.
+    """Return whether a hook's error leaves the backward every time; it may end the process.
 
-    It is autograd's thread of the device that ends it, which may do so a moment later: after each error a backward that
-    raises none needs that thread again. Where the thread loses errors, once in some hundred times one ends no process
-    (``run_backward returned NULL without setting an exception``): the others are raised all the same.
+    Autograd's thread for the device ends the process, perhaps a moment later. So after each error, another backward
+    that raises none uses that thread. A thread that loses errors does not end the process about once in a hundred times
+    (``run_backward returned NULL without setting an exception``), so the other errors are still raised.
     """
     came_out = [_comes_out(device) for _ in range(_RAISED)]
     return all(came_out)
@@ -201,7 +201,7 @@ def _comes_out(device: Device) -> bool:
         output.sum().backward()
     except _RaisedError:
         came_out = True
-    except Exception:  # noqa: BLE001 (another one is told by the checks that ask for it)
+    except Exception:  # noqa: BLE001 (the checks that need it report others)
         came_out = False
     else:
         came_out = False
@@ -214,7 +214,7 @@ def _raised(grad: Tensor) -> NoReturn:
 
 
 def draws_as_the_cpu(device: Device) -> bool:
-    """Tell whether dropout after one seed drops what it drops on the CPU."""
+    """Return whether dropout with one seed drops the same elements as on the CPU."""
     cpu = Device("cpu")
     return all(_drawn(device, seed) == _drawn(cpu, seed) for seed in (7, 8))
 
@@ -222,7 +222,7 @@ def draws_as_the_cpu(device: Device) -> bool:
 def replaces_data(device: Device) -> bool:
     """Return whether a parameter has the values of ``tensor`` after ``parameter.data = tensor``.
 
-    Torch replaces the ``TensorImpl`` alone. A wrapper subclass keeps the tensor that it wraps, and so its old values.
+    Torch replaces only the ``TensorImpl``. A wrapper subclass keeps the tensor that it wraps, and so its old values.
     """
     parameter = nn.Parameter(_put(device, torch.ones(3)))
     parameter.data = _put(device, torch.full((3,), 5.0))

@@ -1,7 +1,7 @@
-"""What is found out about devices, in processes of their own with a time limit. Nothing here imports torch.
+"""Probes of devices, run in separate processes with a time limit. Nothing here imports torch.
 
-Each question is told before it is asked, so that the one that kills the process is known. The questions themselves,
-and the process that asks them, are :mod:`gradconform.devices.questions`.
+Each process reports a question before it tries it, so that a crash can be attributed. The questions and the process
+that tries them are in :mod:`gradconform.devices.questions`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from gradconform.records import as_json, tupled
 from .names import DeviceName
 from .registry import registered_entries
 
-#: How long one process may take, in seconds: a first start of a driver, or a first build of a backend, takes its time.
+#: The time limit of one process in seconds: the first start of a driver or the first build of a backend is slow.
 TIME_LIMIT = 180.0
 TIME_LIMIT_VARIABLE = "GRADCONFORM_PROBE_SECONDS"
 
-#: How many questions of one type of device may end the process that asks them, before that is all that is said of it.
+#: The number of crashes after which a device type's probe stops with only that result.
 _LIVES = 8
 
 
 class WrongAnswerError(Exception):
-    """The device did what it was asked, and the result is not what it must be."""
+    """The device completed a call, but its result is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one question: a value that JSON can hold, or why there is none."""
+    """The result of one question: a JSON value, or the reason why there is none."""
 
     ok: bool
     value: Any = None
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a device's pre-flight: what must hold, and what was seen where it does not."""
+    """One line of a device's pre-flight: the requirement, and the observation if the device does not meet it."""
 
     requirement: str
     held: bool
@@ -55,11 +55,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What was found out about one device.
+    """The probe results of one device.
 
     ``reason`` says why it cannot be used, with the call that failed, or is None. ``dtypes`` are those that were tried:
-    ``""`` for one that works, else why not. ``facts`` are what the report and ``gradconform doctor`` tell besides.
-    ``simulated`` devices are left out by ``auto``.
+    ``""`` if the dtype works, else the reason. ``facts`` are other entries of the report and ``gradconform doctor``.
+    ``auto`` skips ``simulated`` devices.
     """
 
     device: str
@@ -71,37 +71,37 @@ class Probe:
 
     @property
     def type(self) -> str:
-        """The type of device."""
+        """Return the type of device."""
         return self.device.partition(":")[0]
 
     @property
     def faults(self) -> tuple[Line, ...]:
-        """The lines of the pre-flight that do not hold."""
+        """Return the lines of the pre-flight that do not hold."""
         return tuple(line for line in self.preflight if not line.held)
 
     @property
     def limits(self) -> Mapping[str, Any]:
-        """What the device's object says it cannot do."""
+        """Return the limits that the device's object states."""
         return dict(self.facts.get("known_limits", {}))
 
     @property
     def simulated(self) -> bool:
-        """Whether the device's object says that there is no hardware behind it."""
+        """Whether the device's object says that it has no hardware."""
         return bool(self.limits.get("simulated"))
 
     @property
     def ends_where_a_backward_raises(self) -> bool:
-        """Whether a process has ended over an error that a backward raised; False where that was not asked."""
+        """Whether an error raised in a backward has ended the process; False if that was not tried."""
         return self.facts.get("backward_raises", False) is None
 
     @property
     def keeps_replaced_data(self) -> bool:
-        """Whether ``parameter.data = tensor`` was tried and left the old values there."""
+        """Whether ``parameter.data = tensor`` was tried and left the old values in place."""
         return self.facts.get("replaces_data") is False
 
     @property
     def hides(self) -> tuple[str, ...]:
-        """What cannot be watched there."""
+        """Return the facts that cannot be observed on the device."""
         return hidden_by(self.facts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Probe:
 
 
 def hidden_by(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what cannot be watched on a device with these ``facts``: it raised or ended the process when asked.
+    """Return the facts that cannot be observed on a device with these ``facts``: reading them raised or crashed.
 
     They are version, offset and address of a tensor, ``operations``, and the ``counter`` of memory.
     """
@@ -126,11 +126,11 @@ def hidden_by(facts: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked about one type of device; None stands for the accelerator that torch itself knows of.
+    """The probe request for one device type; None means the accelerator that torch itself knows.
 
-    ``indices`` are those that were named. ``every`` asks about all that there are; a type that was named without an
-    index stands for all of its own as well, since workers share them. ``plugins`` are imported first, from ``path``
-    where it is given. ``flags`` are set while the numeric profile is measured, each as name and value.
+    ``indices`` are those that were named. ``every`` requests all existing ones; so does a type named without an index,
+    since workers share its indices. ``plugins`` are imported first, from ``path`` if it is given. ``flags`` are set
+    while the numeric profile is measured, each as name and value.
     """
 
     type: str | None
@@ -147,9 +147,9 @@ File = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a process found out for one request.
+    """The results of a process for one request.
 
-    ``files`` are those that it had imported or mapped, None where the system does not say.
+    ``files`` are those that the process had imported or mapped; None if the system does not say.
     """
 
     probes: tuple[Probe, ...]
@@ -162,9 +162,9 @@ def requests_for(
     here: frozenset[str] = frozenset(),
     flags: tuple[tuple[str, str], ...] = (),
 ) -> list[Request]:
-    """Return one request per type of device, and one for torch's accelerator where devices are discovered.
+    """Return one request per device type, and one for torch's accelerator if devices are discovered.
 
-    The CPU is known to work: nothing is asked of it. ``here`` are types that only this process knows.
+    The CPU is known to work, so it has no request. ``here`` are types that only this process knows.
     """
     named: dict[str, list[DeviceName]] = {}
     for name in names:
@@ -182,9 +182,9 @@ def requests_for(
 
 
 def probe_all(requests: Iterable[Request]) -> list[Probed]:
-    """Return what was found out for each request.
+    """Return the results of each request.
 
-    The processes run side by side, and what they leave behind is ended.
+    The processes run in parallel, and processes that they leave behind are ended.
     """
     asked = list(requests)
     with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
@@ -192,7 +192,7 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
 
 
 def probe_apart(request: Request) -> Probed:
-    """Return what was found out. A question that kills the process, or hangs, has that for its answer."""
+    """Return the results of a request; a crash or a timeout is recorded as the result of its question."""
     known: dict[str, Answer] = {}
     for _ in range(_LIVES):
         found = _ask(request, known)
@@ -204,7 +204,7 @@ def probe_apart(request: Request) -> Probed:
 
 
 def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
-    """Return what was found out; None if the process ended over a question, and ``known`` has one answer more."""
+    """Return the results; None if the process ended during a question, which adds one result to ``known``."""
     limit = time_limit()
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     at = "the start of a Python process"
@@ -232,7 +232,7 @@ def _ended(exit_: Exit) -> str:
 
 
 def time_limit() -> float:
-    """Return the limit in seconds, from the environment where it says so."""
+    """Return the limit in seconds; the environment may override it."""
     given = os.environ.get(TIME_LIMIT_VARIABLE)
     if not given:
         return TIME_LIMIT

@@ -1,8 +1,8 @@
-"""Probes kept between runs: a run reads what an earlier one found out about a device, for a day at most.
+"""A cache of probes between runs: a run reuses an earlier run's results on a device for at most a day.
 
-A probe is read only if nothing it depends on has changed: the request, the environment variables, the import path, the
-files in /dev, the boot of the machine, and every file that the probe's process had loaded or mapped. Nothing here
-imports torch.
+A probe is reused only if none of its inputs has changed. The inputs are the request, the environment variables, the
+import path, the files in /dev, and the boot of the machine. They also include every file that the probe's process had
+loaded or mapped. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from gradconform.version import KIT_VERSION
 
 from .probe import File, Probe, Probed, Request, probe_all
 
-#: Seconds for which a probe is read again.
+#: The number of seconds for which a probe is reused.
 KEPT = 24 * 3600.0
-#: Variables that say nothing about a device and differ from shell to shell, and the beginnings of such names.
+#: Variables that do not affect devices and differ between shells, and prefixes of such names.
 _OF_SHELLS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "COLORTERM", "PS1"})
 _PREFIXES = ("PYTEST_", "SSH_", "XDG_SESSION", "DBUS_", "GRADCONFORM_WAIT", "COV_")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def cached_probes(requests: Sequence[Request], *, fresh: bool) -> list[list[Probe]]:
-    """Return the probes for each request: those that an earlier run kept, or new ones, which are kept.
+    """Return the probes for each request: kept ones of an earlier run, or new ones, which are then kept.
 
-    ``fresh`` makes new ones for all. A probe that was read has the fact ``cached_at``, its time in UTC.
+    ``fresh`` makes new ones for all. A probe from the cache has the fact ``cached_at``, its time in UTC.
     """
     paths = [_path(one) for one in requests]
     known = {number: probes for number, path in enumerate(paths) if not fresh and (probes := _read(path))}
@@ -52,7 +52,7 @@ def cached_probes(requests: Sequence[Request], *, fresh: bool) -> list[list[Prob
 
 
 def _read(path: Path | None) -> list[Probe] | None:
-    """Return what an earlier run found out; None where nothing is known, or something has changed since."""
+    """Return the results of an earlier run; None if there are none or an input has changed since."""
     if path is None:
         return None
     try:
@@ -68,20 +68,20 @@ def _read(path: Path | None) -> list[Probe] | None:
 
 
 def _keep(path: Path | None, probed: Probed) -> None:
-    """Keep what was found out, unless a device cannot be used: it is probed each time, since that may pass."""
+    """Keep the results, unless a device is unusable: this may be temporary, so it is probed each time."""
     if path is None or not (probed.files and probed.probes):
         return
     if any(probe.reason is not None for probe in probed.probes):
         return
     values = {"made": time.time(), "files": probed.files, "probes": [probe.to_dict() for probe in probed.probes]}
-    with contextlib.suppress(OSError):  # a cache that cannot be written is none
+    with contextlib.suppress(OSError):  # an unwritable cache is not used
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(str(path), json.dumps(values))
         remove_old(path.parent)
 
 
 def loaded_files() -> list[File] | None:
-    """Return the files that this process has imported or mapped; None where the system does not say."""
+    """Return the files that this process has imported or mapped; None if the system does not say."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -97,7 +97,7 @@ def loaded_files() -> list[File] | None:
 
 
 def _stated(name: str) -> File | None:
-    """Return a regular file with its size and time; None where it is gone."""
+    """Return a regular file with its size and time; None if it no longer exists."""
     try:
         found = os.stat(name)  # noqa: PTH116 (thousands of them: a Path for each takes longer)
     except OSError:
@@ -106,7 +106,7 @@ def _stated(name: str) -> File | None:
 
 
 def _path(request: Request) -> Path | None:
-    """Return the file for a request in this environment; None where it cannot be told whether the machine rebooted."""
+    """Return the cache file for a request in this environment; None if the boot of the machine is unknown."""
     try:
         boot = _BOOT.read_text(encoding="ascii")
     except OSError:
@@ -123,7 +123,7 @@ def _path(request: Request) -> Path | None:
 
 
 def _nodes() -> Iterator[str]:
-    """Yield the character devices of the machine, terminals left out: a GPU that is added or hidden is one of them."""
+    """Yield the machine's character devices except terminals: a GPU that is added or hidden changes them."""
     with contextlib.suppress(OSError), os.scandir("/dev") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""What one type of device is asked, in the order in which a failure says most. torch is imported by the first question.
+"""The probe's questions to one device type, the most informative failure first; the first one imports torch.
 
-Runs in a process of its own (:mod:`gradconform.devices.probe`): backends raise, abort, crash and hang when asked.
+They run in a separate process (:mod:`gradconform.devices.probe`), because a backend may raise, abort, crash or hang.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
 if TYPE_CHECKING:
     from .device import Device
 
-#: Messages of backends can be pages long; what matters stands in their first line.
+#: A backend's message can be pages long; its first line has the important part.
 _LONGEST = 400
 
 
 @dataclass(slots=True)
 class Asker:
-    """Asks questions; a question that an earlier process has asked is not asked again.
+    """Runs questions; a question that an earlier process has run is not run again.
 
-    ``known`` holds its answers, by question. ``begin`` and ``end`` are told of every question that is asked. ``apart``
-    says that this process is there for the questions alone, so that one of them may end it.
+    ``known`` holds the answers by question. ``begin`` and ``end`` receive every question that is run. ``apart``: this
+    process exists only for the questions, so one of them may end it.
     """
 
     known: Mapping[str, Answer] = field(default_factory=dict)
@@ -40,9 +40,9 @@ class Asker:
     apart: bool = False
 
     def ask(self, question: str, call: Callable[[], Any], *, again: bool = False) -> Answer:
-        """Return the answer to ``question``, which is written as the call that it is.
+        """Return the answer to ``question``, which is written as the call that it makes.
 
-        ``again`` calls once more what went well in the earlier process, for its effects on this one.
+        ``again`` repeats a call that succeeded in the earlier process, for its effects on this one.
         """
         known = self.known.get(question)
         if known is not None and not (again and known.ok):
@@ -60,7 +60,7 @@ def _answer(question: str, call: Callable[[], Any]) -> Answer:
         return Answer(ok=False, message=f"{question}: {error}")
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 (backends raise what they like, SystemExit among it)
+    except BaseException as error:  # noqa: BLE001 (backends raise anything, even SystemExit)
         return Answer(ok=False, message=f"{question} raised {quoted(error)}")
 
 
@@ -72,7 +72,7 @@ def quoted(error: BaseException) -> str:
 
 
 def answer(orders: Orders, tell: Tell) -> None:
-    """Do the work of the process that asks: tell each question, then its answer, and last the records."""
+    """Run a probe process: report each question, then its answer, and finally the records."""
     asked = dict(next(orders))
     asker = Asker(
         known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
@@ -85,16 +85,16 @@ def answer(orders: Orders, tell: Tell) -> None:
 
 
 def probe_here(request: Request) -> list[Probe]:
-    """Return the records for what only this process has made usable: asked in it, without a time limit."""
+    """Return the records of a device that only this process makes usable; probed here, without a time limit."""
     return probes(request, Asker())
 
 
 def probes(request: Request, asker: Asker) -> list[Probe]:
-    """Return what is found out; one record with a reason where the type as a whole cannot be used."""
+    """Return the records; a single record with a reason if the type as a whole cannot be used."""
     named = request.type or "accelerator"
     for module in ("torch", *request.plugins):
         answer = asker.ask(f"import {module}", partial(load_module, module), again=True)
-        sys.path[:] = request.path or sys.path  # from here on: nothing there may stand for torch
+        sys.path[:] = request.path or sys.path  # set now: no file there may replace torch
         if not answer.ok:
             return [Probe(device=named, reason=answer.message)]
     if request.type is None:
@@ -131,7 +131,7 @@ def _of_type(name: str, request: Request, asker: Asker) -> list[Probe]:
         return [Probe(device=name, reason=counted.message)]
     every = [f"{name}:{index}" for index in range(counted.value)] if request.every or not request.indices else []
     named = [f"{name}:{index}" for index in request.indices]
-    texts = ["cpu"] if name == "cpu" else dict.fromkeys([*every, *named]) or [name]  # of none, the failing call is told
+    texts = ["cpu"] if name == "cpu" else dict.fromkeys([*every, *named]) or [name]  # if none works, report why
     return [_of_device(text, counted.value, asker, dict(request.flags)) for text in texts]
 
 
@@ -163,7 +163,7 @@ def _of_device(text: str, count: int, asker: Asker, flags: Mapping[str, str]) ->
 
 
 def _uses(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the calls without which a device is of no use."""
+    """Yield the calls that every usable device must support."""
     made = f"torch.ones(2, device={name!r}, requires_grad=True)"
 
     yield made, lambda: _torch().ones(2, device=name, requires_grad=True) is None
@@ -178,7 +178,7 @@ def _gradient(name: str) -> Any:
 
 
 def read_gradient(name: str) -> None:
-    """Compute a gradient on a device and read it; raise where it is wrong."""
+    """Compute a gradient on a device and read it; raise if it is wrong."""
     grad = _gradient(name)
     seen = None if grad is None else grad.cpu().tolist()
     if seen != [2.0, 2.0]:
@@ -199,7 +199,7 @@ def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]
 
 
 def _preflight(device: Device, name: str, asker: Asker, dtypes: Mapping[str, str]) -> Iterator[Line]:
-    """Yield the lines: of complex numbers only where the device has them, of two devices only beside the CPU."""
+    """Yield the lines; complex numbers need such a dtype, and mixing devices needs a device other than the CPU."""
     from .preflight import PREFLIGHT, conj_and_neg_views_are_read, mixing_is_refused  # noqa: PLC0415 (as above)
 
     without_complex = bool(dtypes.get("complex64", "unknown"))
@@ -213,7 +213,7 @@ def _preflight(device: Device, name: str, asker: Asker, dtypes: Mapping[str, str
 
 
 def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
-    """Return what is told besides; a fact that could not be found out is told as None."""
+    """Return the other facts; a fact that could not be determined is None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
     from .memory import FACTS, OPERATIONS  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""Devices ready for use in this process: imported, tried, and each on the index that is this worker's."""
+"""Devices ready for use in this process: imported, tried, and each on this worker's index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .memory import withheld, withhold
 from .questions import Asker, read_gradient
 from .registry import load_plugins
 
-#: Set by a worker process of the command, and by pytest-xdist in its own.
+#: Set by worker processes of the command, and by pytest-xdist in its own workers.
 WORKER_VARIABLE = "GRADCONFORM_WORKER"
 _XDIST_VARIABLE = "PYTEST_XDIST_WORKER"
 
@@ -34,9 +34,9 @@ def device_named(name: str | torch.device, plugins: Iterable[str] = ()) -> torch
 
 
 def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
-    """Make the devices of ``choice`` usable in this process; the CPU is.
+    """Make the devices of ``choice`` usable in this process; the CPU needs nothing.
 
-    Raises :class:`~gradconform.naming.SelectionError` where one cannot be used here, or not with ``flags``.
+    Raises :class:`~gradconform.naming.SelectionError` if one cannot be used here, or not with ``flags``.
     """
     types = tuple(device_type for device_type in choice.types if device_type != "cpu")
     if choice.plugins or types:
@@ -51,7 +51,7 @@ def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
 
 
 def _try(device: torch.device) -> None:
-    """Raise where a device that can be used in a process of its own cannot be used in this one."""
+    """Raise if a device that works in a separate process cannot be used in this one."""
     if device.type == "cpu":
         return
     question = f"x.grad.cpu() of x = torch.ones(2, device={str(device)!r}, requires_grad=True)"
@@ -70,17 +70,17 @@ def _try(device: torch.device) -> None:
 
 
 def device_here(choice: Choice, device: str) -> torch.device:
-    """Return where this process runs what is planned for ``device``."""
+    """Return the device on which this process runs the checks planned for ``device``."""
     return torch.device(index_of(device, choice.indices, worker_number()))
 
 
 def worker_number() -> int:
-    """Return the number of this worker process, from 0; 0 in a process that is none."""
+    """Return the number of this worker process, from 0; 0 in other processes."""
     name = os.environ.get(WORKER_VARIABLE) or os.environ.get(_XDIST_VARIABLE, "").removeprefix("gw")
     return int(name) if name.isdigit() else 0
 
 
 def index_of(device: str, indices: Mapping[str, Sequence[str]], worker: int) -> str:
-    """Return the index on which a worker runs what is planned for ``device``: the workers take its indices in turn."""
+    """Return the index on which a worker runs the checks planned for ``device``; workers take its indices in turn."""
     several = indices.get(device, ())
     return several[worker % len(several)] if several else device

@@ -12,14 +12,14 @@ from gradconform.naming import UnusableDeviceError
 
 _OBJECTS: dict[str, object] = {}
 
-#: The types that a plugin has registered: any other process can have them by importing it.
+#: The types that a plugin has registered; any other process gets them by importing the plugin.
 _OF_PLUGINS: set[str] = set()
 
 
 def register_device(device_type: str, device: object) -> None:
-    """Tell the kit about a type of device, such as ``npu``; what was registered before is replaced.
+    """Register an object for a device type, such as ``npu``; it replaces an earlier one.
 
-    Raises ``ValueError`` for what is no device type.
+    Raises ``ValueError`` for text that is no device type.
     """
     if not (device_type.replace("_", "").isalnum() and device_type.islower()):
         msg = f"expected a device type as torch spells it, without an index, such as 'npu'; got {device_type!r}"
@@ -28,18 +28,18 @@ def register_device(device_type: str, device: object) -> None:
 
 
 def registered_device(device_type: str) -> object | None:
-    """Return the object that is registered for a type of device, or None."""
+    """Return the object registered for a device type, or None."""
     return _OBJECTS.get(device_type)
 
 
 def registered_types() -> frozenset[str]:
-    """Return the types of device that this process has registered, and no plugin."""
+    """Return the device types that this process registered itself, without those of plugins."""
     return frozenset(_OBJECTS) - _OF_PLUGINS
 
 
 @contextlib.contextmanager
 def by_plugin() -> Iterator[None]:
-    """Take what is registered meanwhile for a plugin's."""
+    """Attribute all registrations in this context to a plugin."""
     before = set(_OBJECTS)
     try:
         yield
@@ -51,12 +51,12 @@ ENTRY_POINTS = "gradconform.devices"
 
 
 def registered_entries() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points by the type of device that they make usable."""
+    """Return the entry points by the device type that they make usable."""
     return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
 
 
 def load_entry(device_type: str) -> bool:
-    """Import what is registered for a type of device, if anything is, and keep it as that type's object.
+    """Import the entry point of a device type and keep it as the type's object; return False without one.
 
     Raises whatever the import raises.
     """
@@ -72,9 +72,9 @@ def load_entry(device_type: str) -> bool:
 
 @lru_cache(maxsize=64)
 def load_plugins(modules: tuple[str, ...], device_types: tuple[str, ...]) -> None:
-    """Import the modules that a user names, then what is registered for the types of device; once in a process.
+    """Import the modules that a user names, then the entry points of the device types, once per process.
 
-    Raises :class:`~gradconform.naming.UnusableDeviceError` for what cannot be imported.
+    Raises :class:`~gradconform.naming.UnusableDeviceError` if one cannot be imported.
     """
     at = ""
     try:

@@ -1,4 +1,4 @@
-"""What can be watched on a device: asked in the probe's own process, which the device may end."""
+"""Facts that a device's tensors show, tried in the probe's own process, which the device may end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gradconform.trees import tensors
 def shows(device: torch.device, fact: str, *, below: bool = True) -> bool:
     """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.memory.FACTS`.
 
-    The device may raise or end the process over it.
-    It is asked of a tensor that the user holds, and of one ``below`` autograd, where torch_xla ends the process.
+    The device may raise or end the process. The fact is read from a user's tensor, and from one ``below`` autograd;
+    torch_xla ends the process at the latter.
     """
     asked: dict[str, Callable[[Tensor], bool]] = {
         "version": lambda tensor: tensor._version >= 0,  # noqa: SLF001 (torch has no other name for it)
@@ -29,7 +29,7 @@ def shows(device: torch.device, fact: str, *, below: bool = True) -> bool:
 
 
 def operations_are_seen(device: torch.device) -> bool:
-    """Return True after a backward of which each operation was seen; the device may raise or end the process."""
+    """Return True after a backward in which every operation was observed; the device may raise or end the process."""
     return _seen_below(device, lambda _: True)
 
 
@@ -43,7 +43,7 @@ def _seen_below(device: torch.device, asked: Callable[[Tensor], bool]) -> bool:
 
 
 class _Below(DispatchMode):
-    """Asks every tensor that an operation makes on a type of device for a fact."""
+    """Applies a predicate to every tensor that an operation makes on a device type."""
 
     def __init__(self, asked: Callable[[Tensor], bool], device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
@@ -51,7 +51,7 @@ class _Below(DispatchMode):
         self.shown = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and ask."""
+        """Run the operation, then apply the predicate."""
         del types
         found = func(*args, **(kwargs or {}))
         self.shown &= all(self._asked(one) for one in tensors(found) if one.device.type == self._type)

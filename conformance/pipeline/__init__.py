@@ -1,5 +1,5 @@
 """Whole pipelines: processes that run torch's own schedule runtime with the implementation under test inside.
 
-One process per rank, started by torch's launcher. Each rank compares its stages with one plain backward of the whole
-model, which it computes by itself.
+Torch's launcher starts one process per rank. Each rank compares its stages with one plain backward of the whole model,
+which it computes alone.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline is judged by: every schedule that is asked for, in every scenario that it can be run in."""
+"""The checks of a pipeline: every requested schedule, in every scenario that it can run in."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Step = Literal["train", "eval", "zero_grad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is done with a pipeline: the steps in order, the kind of stages, and how the schedule is made.
+    """The use of a pipeline: the steps in order, the kind of stages, and the construction of the schedule.
 
-    ``alone`` gives each rank a pipeline of its own, in which it has all stages (one, where the schedule takes one).
+    ``alone`` gives each rank a pipeline of its own with all stages (one, if the schedule takes one).
     """
 
     name: str
@@ -95,7 +95,7 @@ class Case(Clause):
     """One check of a run: a schedule in a scenario.
 
     ``schedule`` is torch's name of a class, or the path of a CSV file (``from_file``). ``rows`` has the cells of each
-    rank and says which stages it has; ``size`` is the schedule with its size in words.
+    rank and defines its stages. ``size`` is the schedule with its size in words.
     """
 
     schedule: str
@@ -107,11 +107,11 @@ class Case(Clause):
 
     @property
     def tried(self) -> str:
-        """The schedule, as the first line of a message."""
+        """Return the schedule, as the first line of a message."""
         return f"schedule {self.size}"
 
 
-#: Schedules of one stage per rank, and those that put the last stages on the first rank: exactly two.
+#: Schedules with one stage per rank, and those with the last stages on the first rank: exactly two per rank.
 _ONE_STAGE = frozenset({"GPipe", "1F1B"})
 
 
@@ -120,9 +120,9 @@ def cases_of(
 ) -> tuple[Case, ...]:
     """Return the cases of schedules: torch's names, or paths of CSV files.
 
-    ``stages_per_rank`` is 2 where a schedule takes several, ``microbatches`` four per rank. Raises
-    :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) for a name, a size or a file that
-    gives no legal schedule, :class:`~gradconform.torch_releases.names.UnavailableError` for what torch has not.
+    ``stages_per_rank`` defaults to 2 if a schedule takes several, and ``microbatches`` to four per rank. Raises
+    :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) if a name, a size or a file gives no
+    legal schedule, and :class:`~gradconform.torch_releases.names.UnavailableError` if torch lacks the schedule.
     """
     cases: list[Case] = []
     for name in dict.fromkeys(schedules):
@@ -134,13 +134,13 @@ def cases_of(
 
 
 def lacking(schedules: Sequence[str]) -> dict[str, str]:
-    """Return those of the schedules that the torch of this process does not have, each with the reason."""
+    """Return the schedules that the torch of this process lacks, each with the reason."""
     reasons = {name.lower(): reason for name, reason in available().items() if reason}
     return {name: reasons[name.lower()] for name in schedules if name.lower() in reasons}
 
 
 def clauses_of(name: str) -> tuple[Clause, ...]:
-    """Return the checks of torch's schedule ``name`` as such, of no size."""
+    """Return the checks of torch's schedule ``name``, independent of its size."""
     return tuple(_clause(name, name, scenario) for scenario in SCENARIOS)
 
 
@@ -149,7 +149,7 @@ def _of_file(path: str, ranks: int) -> list[Case]:
     if schedule.ranks != ranks:
         msg = f"schedule {path!r}: expected {ranks} rows, one per rank of --ranks; got {schedule.ranks}"
         raise ScheduleError(msg)
-    # A pipeline on one rank would be another schedule than the file's.
+    # A pipeline on one rank would run another schedule than the file's.
     return [
         _case(schedule, scenario, str(Path(path).resolve()), from_file=True)
         for scenario in SCENARIOS
@@ -196,6 +196,6 @@ def _clause(name: str, size: str, scenario: Scenario) -> Clause:
 
 
 def word_of(schedule: str) -> str:
-    """Return what ids call a schedule, of its name."""
+    """Return a schedule's word in check ids, from its name."""
     word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule)
     return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"

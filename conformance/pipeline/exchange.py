@@ -1,4 +1,4 @@
-"""What a run and its ranks tell each other, through files in one folder: the job, outcomes of cases, and marks."""
+"""Messages between a run and its ranks, through files in one folder: the job, outcomes of cases, and marks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gradconform.process.forks import OneProcess
 from .cases import Case
 from .training_step.composition import StepCase
 
-#: How many times as long as others a training step may take whose stages are compiled, on every rank anew.
+#: The factor on the time limit of a training step with compiled stages, which every rank compiles again.
 _COMPILING = 4.0
-_WIDTH = 512  # a mark is written over the one before in one call, so that a reader never sees half of two
+_WIDTH = 512  # one call overwrites the earlier mark, so that a reader never sees half of two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every rank runs: ``target`` as a user names it, ``cases`` in order.
+    """The work of every rank: ``target`` as a user names it, ``cases`` in order.
 
-    ``timeout`` is in seconds, per case; :meth:`limit` says which case may take longer. The target is torch's three
-    functions, or, as ``runtime`` says, what runs whole steps. Where ``fixed``, the right split is put into torch.
-    ``plugins`` are modules that make the device usable, ``backend`` is what ranks communicate with.
+    ``timeout`` is in seconds, per case; :meth:`limit` gives longer limits of some cases. The target is torch's three
+    functions, or, with ``runtime``, an object that runs whole steps. With ``fixed``, the right split is put into torch.
+    ``plugins`` are modules that make the device usable; ``backend`` is the ranks' communication backend.
     """
 
     target: str
@@ -46,7 +46,7 @@ class Job:
     backend: str = "gloo"
 
     def limit(self, case: Case | StepCase) -> float:
-        """Return what a case may take, in seconds."""
+        """Return the time limit of a case in seconds."""
         compiles = isinstance(case, StepCase) and case.composition.compiled
         return self.timeout * (_COMPILING if compiles else 1.0)
 
@@ -63,7 +63,7 @@ class Job:
 
 
 def _case_of(values: dict[str, Any]) -> Case | StepCase:
-    """Return the case that has been written: a training step is known by its row."""
+    """Return the case from its JSON values; a training step is recognised by its row."""
     if "row" in values:
         return StepCase(**{**values, "row": tuple(values["row"])})
     return Case(**{**values, "rows": tuple(map(tuple, values["rows"]))})
@@ -71,10 +71,10 @@ def _case_of(values: dict[str, Any]) -> Case | StepCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one case on one rank.
+    """The outcome of one case on one rank.
 
-    ``raised`` is an exception with its traceback, ``told`` its first cause in a line, ``at`` the time then in seconds;
-    ``unsupported`` says why it was not tried.
+    ``raised`` is an exception with its traceback, ``told`` its first cause in a line, ``at`` the time then in seconds.
+    ``unsupported`` is the reason why it was not tried.
     """
 
     case: str
@@ -94,7 +94,7 @@ class Outcome:
 
 
 def read_outcomes(path: Path) -> Iterator[Outcome]:
-    """Yield the whole lines of a rank's file; one that was being written when the rank died is left out."""
+    """Yield the whole lines of a rank's file; a line that the rank was writing when it died is skipped."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
@@ -110,9 +110,9 @@ def _finding_of(values: dict[str, Any]) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Where a rank is, readable after it died: in which case and action, and whether the implementation is running.
+    """A rank's progress, readable after it died: case, action, and whether the implementation is running.
 
-    ``process`` is the rank's, ``since`` when the case began there, as ``time.monotonic`` gives it.
+    ``process`` is the rank's process id. ``since`` is the case's start there, as ``time.monotonic`` gives it.
     """
 
     case: str = ""
@@ -135,15 +135,15 @@ class Marker:
         self._put(Mark(case=case, process=self._now.process, since=time.monotonic()))
 
     def note(self, action: str) -> None:
-        """Mark what is done now; the implementation under test, too, may say so of what it is in the middle of."""
+        """Mark the current action; the implementation under test may also mark its own progress."""
         self._put(replace(self._now, action=action))
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Mark that the implementation under test runs; left as it is where it raises.
+        """Mark that the implementation under test runs; the mark stays if it raises.
 
-        Raises :class:`~gradconform.process.forks.ForkedError` where it forks and comes back in the child as well, which
-        would go on with this rank's connections.
+        Raises :class:`~gradconform.process.forks.ForkedError` if it forks and its call returns in the child as well,
+        which would use this rank's connections.
         """
         self._put(replace(self._now, inside=True))
         with OneProcess():
@@ -156,7 +156,7 @@ class Marker:
 
 
 def read_mark(path: Path) -> Mark | None:
-    """Return the last mark of a rank, or None where it never wrote one."""
+    """Return the last mark of a rank, or None if it never wrote one."""
     try:
         return Mark(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -164,7 +164,7 @@ def read_mark(path: Path) -> Mark | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder of ranks that may still be writing: under another name they find it no more."""
+    """Remove the folder of ranks that may still be writing: it is renamed first, so that they no longer find it."""
     ended = folder.with_name(f"{folder.name}-ended")
     with contextlib.suppress(OSError):
         folder.rename(ended)

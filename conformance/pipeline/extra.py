@@ -1,4 +1,4 @@
-"""Extra checks without processes: what they are, and how they are run on what they judge."""
+"""Extra checks without processes: their form, and how they run on a subject."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gradconform.judge.finding import Finding, Judged, findings_in
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 
-#: Takes what is judged, a runtime's stage objects or its work on schedules, and yields findings.
+#: Takes the subject, a runtime's stage objects or its work on schedules, and yields findings.
 Judge = Callable[[Any], Judged]
 #: Extra checks of one kind, in order.
 ExtraChecks = Mapping[Clause, Judge]
 
 
 def check(name: str, judge: Callable[..., Judged], **given: Any) -> tuple[Clause, Judge]:
-    """Return a check: its judge is called with what is given, which fills in the judge's docstring as well."""
+    """Return a check: its judge is called with ``given``, which also fills in the judge's docstring."""
     return Clause.of(name, judge, **given), partial(judge, **given)
 
 
 def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str, device: str = "cpu") -> Iterator[Result]:
-    """Yield one result per check, in order; ``device`` is where ``subject`` is judged."""
+    """Yield one result per check, in order; ``device`` is the device on which ``subject`` is judged."""
     for clause, judge in checks.items():
         started = time.perf_counter()
         with interrupts_seen():
@@ -37,12 +37,12 @@ def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str, device: str = "c
 
 
 def _judged(subject: Any, judge: Judge) -> list[Finding] | str:
-    """Return what was found, or why what is judged does not claim that it can do this."""
+    """Return the findings, or the reason why the subject does not claim this feature."""
     try:
         return findings_in(judge(subject))
     except UnsupportedError as error:
         return str(error) or "not claimed"
-    except BaseException as error:  # noqa: BLE001 (what is judged may raise anything)
+    except BaseException as error:  # noqa: BLE001 (the subject may raise anything)
         pass_on_an_interrupt(error)
         raised = Raised.of(error)
         return [Finding("error", "the call", "", f"raised {raised}", raised=raised)]

@@ -1,4 +1,4 @@
-"""Communication for devices that have no backend of their own, or share an index: gloo over copies on the host."""
+"""Communication for devices without a backend of their own, or with a shared index: gloo over copies on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradconform.trees import map_leaves
 #: The name of the backend, as ``torch.distributed.get_backend`` gives it.
 HOST_COPIES = "host_copies"
 
-#: What a process group is asked for, all with what is written as the first argument.
+#: The process group methods whose first argument is written.
 _WRITING = (
     "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
     "allreduce_coalesced", "alltoall", "alltoall_base", "broadcast", "gather", "reduce", "reduce_scatter",
@@ -35,16 +35,16 @@ def register_host_copies(device_type: str) -> None:
 
 
 class HostCopies(dist.ProcessGroup):
-    """A process group whose tensors may lie on any device: gloo sends and receives copies of them on the host.
+    """A process group for tensors on any device: gloo sends and receives copies of them on the CPU.
 
-    Everything but a receive has happened when its call returns; a receive has when its work was waited for.
+    Every call except a receive is complete when it returns; a receive is complete after waiting for its work.
     """
 
     def __init__(self, gloo: Any, rank: int, size: int, types: list[str]) -> None:
         """Wrap a gloo group of the same ranks."""
         super().__init__(rank, size)  # type: ignore[call-arg] # torch's stub lacks what a subclass calls
         self._gloo = gloo
-        # A group has its name from its backends, and torch asks for that of a type of device.
+        # A group gets its name from its backends, and torch looks up the one of a device type.
         for one in types:
             self._register_backend(torch.device(one), dist.ProcessGroup.BackendType.GLOO, gloo)
 
@@ -58,18 +58,18 @@ class HostCopies(dist.ProcessGroup):
         return work
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
-        """Receive into the tensors, once the work is waited for."""
+        """Receive into the tensors; complete after waiting for the work."""
         host = [_like(tensor) for tensor in tensors]
         return _Received(self._gloo.recv(host, rank, tag), tensors, host)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
-        """Receive from whichever rank sends, once the work is waited for."""
+        """Receive from any sending rank; complete after waiting for the work."""
         host = [_like(tensor) for tensor in tensors]
         return _Received(self._gloo.recv_anysource(host, tag), tensors, host)
 
     def barrier(self, *options: Any) -> dist.Work:
         """Wait for every rank."""
-        del options  # they name devices, of which gloo knows none
+        del options  # they name devices, which gloo does not support
         work: dist.Work = self._gloo.barrier()
         return work
 
@@ -102,7 +102,7 @@ def _on_host(value: Any) -> Any:
 
 
 def _like(tensor: Tensor) -> Tensor:
-    """Return memory on the host to receive into; what is there already is received into itself."""
+    """Return CPU memory to receive into; a tensor that is on the CPU is used itself."""
     return tensor if tensor.is_cpu else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
@@ -113,7 +113,7 @@ def _copy_back(copies: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Done(dist.Work):
-    """What has happened already; ``found`` are the tensors that were written."""
+    """Completed work; ``found`` are the tensors that were written."""
 
     def __init__(self, found: Any) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Done(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it has happened."""
+        """Whether the work is complete."""
         return True
 
     def result(self) -> Any:
@@ -133,21 +133,21 @@ class _Done(dist.Work):
         return self._found
 
     def get_future(self) -> Future[Any]:
-        """Return a future that has the tensors."""
+        """Return a future that holds the tensors."""
         future: Future[Any] = Future()
         future.set_result(self._found)
         return future
 
 
 class _Received(dist.Work):
-    """A receive under way into memory of the host, for tensors of a device."""
+    """A pending receive into CPU memory, for tensors of a device."""
 
     def __init__(self, work: Any, tensors: list[Tensor], host: list[Tensor]) -> None:
         super().__init__()
         self._work, self._tensors, self._host = work, tensors, host
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the sender, and copy to the device what came."""
+        """Wait for the sender, and copy the received values to the device."""
         done: bool = self._work.wait() if timeout is None else self._work.wait(timeout)
         _copy_back(
             [(tensor, host) for tensor, host in zip(self._tensors, self._host, strict=True) if tensor is not host]
@@ -155,6 +155,6 @@ class _Received(dist.Work):
         return done
 
     def is_completed(self) -> bool:
-        """Whether the sender's values are there."""
+        """Whether the sender's values have arrived."""
         completed: bool = self._work.is_completed()
         return completed

@@ -1,6 +1,6 @@
-"""Starts the ranks of this machine, follows what they write, and starts them again where one ends a case.
+"""Starts the ranks of this machine, reads their outcomes, and restarts them after a case that ended them.
 
-Nothing here imports torch but what it starts.
+Nothing here imports torch; only the started processes do.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from .starts import Start, end_all
 from .training_step.composition import StepCase
 from .verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_of, verdict_on
 
-#: What stands in the target's place to tell whether a failure is torch's runtime's, or the machine's.
+#: The implementation that replaces the target to decide whether torch's runtime or the machine is at fault.
 REFERENCE = "reference-split"
-#: What stands in the right split's place for that, none of its code in I and W: the plainest split, which acts on hooks
-#: of parameters in W as a wrapper asks, and one backward in I, which needs nothing kept until W.
+#: The replacements of the right split for the same decision, which share none of its code in I and W. One is the
+#: plainest split, which runs hooks of parameters in W as a wrapper requires. The other does one backward in I and keeps
+#: nothing until W.
 PLAIN = ("gradconform.reference.walked_twice", "gradconform.reference.whole_in_input")
-#: How often what is plain is run before a failure is the split's own.
+#: The number of plain runs before a failure is charged to the split.
 _PLAIN_RUNS = 3
 
-#: How many cases in a row may end the ranks: a target that does so in every case would cost a start for each. More than
-#: two schedules have: some releases of torch run none with two stages of a rank side by side on a CPU (2.9 to 2.11).
+#: The most cases in a row that may end the ranks: a target that always does would cost a start for each. It is more
+#: than two schedules have: some releases of torch (2.9 to 2.11) cannot run two stages of a rank side by side on a CPU.
 IN_A_ROW = 20
 
 _PERIOD_S = 0.05
-#: What the ranks may take to start, and to end, beside their cases, in seconds.
+#: The time in seconds for the ranks to start and to end, in addition to their cases.
 _AROUND_S = 120
-#: How much later a rank is ended that waits outside the implementation: the one that it waits for comes first. Less
-#: than what the process group waits for longer than a case.
+#: The extra time before ending a rank that waits outside the implementation: the rank that it waits for is ended first.
+#: It is less than the time for which the process group waits longer than a case.
 _GRACE_S = 4.0
-#: How long ranks have to end by themselves, since they hear no more of one that has ended a case, in seconds: one that
-#: is stopped never does.
+#: The time in seconds for ranks to end alone after a case ended one of them; a stopped rank never does.
 _ENDING_S = 2.0
-#: How many lines a message holds of what a rank wrote last.
+#: The most lines of a rank's last output in a message.
 _LINES = 30
 
 OnResult = Callable[[Result], None]
@@ -55,9 +55,9 @@ OnResult = Callable[[Result], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
-    """How many ranks there are and where: ``ranks`` of all machines together, ``endpoint`` where they meet.
+    """The number of ranks and their place: ``ranks`` of all machines together, and their common ``endpoint``.
 
-    ``endpoint`` is ``host:port``, the same on every machine, and ``run`` a name that they share.
+    ``endpoint`` is ``host:port``, the same on every machine, and ``run`` is a name that they share.
     """
 
     ranks: int
@@ -67,7 +67,7 @@ class Machines:
 
     @property
     def here(self) -> int:
-        """The number of ranks on this machine."""
+        """Return the number of ranks on this machine."""
         return self.ranks // self.machines
 
     def launch_options(self, start: int) -> dict[str, object]:
@@ -83,11 +83,11 @@ class Machines:
 
 
 def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | None:
-    """Run every case and hand its result to ``on_result``; return why the run stopped early, or None.
+    """Run every case and pass its result to ``on_result``; return why the run stopped early, or None.
 
-    What fails is run again with the kit's own correct split backward in the target's place, before it is told, unless
-    the target is itself what runs whole steps. With the right split in torch, torch is run as it is before, and what
-    fails again with what is plain.
+    Before a failed case is reported, it is run again with the kit's correct split backward in place of the target,
+    unless the target runs whole steps. With the right split in torch, unmodified torch is run first, and failures are
+    run again with the plain implementations.
     """
     wrong: list[Verdict] = []
 
@@ -98,7 +98,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
             on_result(beside_torch(result, before.get(result.check)))
 
         def sort_out(found: Verdict) -> None:
-            # Whoever died or hung outside the implementation is charged to nobody, whatever the reference does.
+            # A death or hang outside the implementation is charged to nobody, whatever the reference does.
             asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
             if asked and machines.machines == 1 and (job.fixed or not job.runtime):
                 wrong.append(found)
@@ -112,7 +112,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
 
 
 def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
-    """Tell what is wrong once the reference has run in the same cases."""
+    """Report the failures after running the reference in the same cases."""
     if not wrong:
         return
     cases = {case.id: case for case in job.cases}
@@ -129,9 +129,9 @@ def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: 
 def _tell_whose(
     wrong: list[Verdict], cases: Mapping[str, Case | StepCase], job: Job, launcher: _Launcher, on_result: OnResult
 ) -> None:
-    """Tell what is wrong with the right split in torch, and whether it is so with all that is plain in its place.
+    """Report failures with the right split in torch, and whether all plain replacements share them.
 
-    What is not is run again: where the runtime reads memory that nobody has written, every run shows other tensors.
+    Other failures are run again: if the runtime reads unwritten memory, every run shows other tensors.
     """
     left = wrong
     runs: dict[str, dict[str, list[Verdict]]] = {found.result.check: {name: [] for name in PLAIN} for found in wrong}
@@ -158,7 +158,7 @@ def _verdicts_on(reference: str, wrong: list[str], job: Job, launcher: _Launcher
 
 
 def _verdicts(job: Job, launcher: _Launcher, *, in_a_row: int = IN_A_ROW) -> dict[str, Verdict]:
-    """Return the verdicts on a job's cases by id, on those before so many ``in_a_row`` have ended the ranks."""
+    """Return the verdicts on a job's cases by id, up to the point at which ``in_a_row`` cases have ended the ranks."""
     found: list[Verdict] = []
     _run_all(job, launcher, found.append, in_a_row=in_a_row)
     return {one.result.check: one for one in found}
@@ -167,7 +167,7 @@ def _verdicts(job: Job, launcher: _Launcher, *, in_a_row: int = IN_A_ROW) -> dic
 def _run_all(
     job: Job, launcher: _Launcher, on_verdict: Callable[[Verdict], None], *, in_a_row: int = IN_A_ROW
 ) -> str | None:
-    """Run every case; give up where so many ``in_a_row`` have ended the ranks."""
+    """Run every case; give up after ``in_a_row`` cases in a row have ended the ranks."""
     left, ended = job.cases, 0
     while ended < in_a_row:
         before = len(left)
@@ -185,7 +185,7 @@ def _run_all(
 
 
 def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
-    """Start the ranks once; yield the verdict on each case, the last of them on the one they ended in."""
+    """Start the ranks once; yield the verdict on each case; the last one may be the case in which they ended."""
     ranks = launcher.start(job)
     for case in job.cases:
         outcomes = ranks.follow(case)
@@ -197,10 +197,10 @@ def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
 
 
 class _Launcher:
-    """Torch's launcher, whose keeper starts the ranks of this machine; another one where it is gone."""
+    """Torch's launcher, whose keeper starts the ranks of this machine; it is replaced if it has ended."""
 
     def __init__(self, machines: Machines) -> None:
-        """Begin without one."""
+        """Create without a process."""
         self.machines = machines
         self._launched = 0
         self._ranks: _Ranks | None = None
@@ -218,7 +218,7 @@ class _Launcher:
 
     @property
     def never_met(self) -> str:
-        """What a rank of the last start did that hung before the first case; empty where none has."""
+        """Return the action of a rank of the last start that hung before the first case; empty if none did."""
         return "" if self._ranks is None else self._ranks.never_met
 
     def _launch(self, job: Job) -> _Ranks:
@@ -253,7 +253,7 @@ class _Ranks:
     start: Start
     machines: Machines
     limits: Mapping[str, float]
-    _hung: dict[int, tuple[Mark, str]] = field(default_factory=dict, init=False)  # where each was, and its stacks
+    _hung: dict[int, tuple[Mark, str]] = field(default_factory=dict, init=False)  # each rank's mark and its stacks
     _exit: Exit | None = field(default=None, init=False)
 
     @property
@@ -263,27 +263,27 @@ class _Ranks:
 
     @property
     def hung(self) -> bool:
-        """Whether a rank took too long, though it may have come to an end since: asking for stacks wakes a sleeper."""
+        """Whether a rank exceeded its time; it may have ended since, because the stack request wakes a sleeper."""
         return bool(self._hung)
 
     @property
     def never_met(self) -> str:
-        """What a rank did that hung before the first case; empty where none has."""
+        """Return the action of a rank that hung before the first case; empty if none did."""
         return next((mark.action for mark, _ in self._hung.values() if not mark.case), "")
 
     def follow(self, case: Case | StepCase) -> list[Outcome]:
-        """Return the outcomes of a case once every rank has one; fewer where ranks ended or hung, or one raised."""
+        """Return the outcomes of a case once every rank has one; fewer if ranks ended or hung, or one raised."""
         self.launcher.expect(self.limits[case.id] + _AROUND_S)
         with waiting(f"running {case.id}", self.limits[case.id]):
             while True:
-                ended = self.gone or bool(self.start.exits())  # asked first: what ranks wrote before is read below
+                ended = self.gone or bool(self.start.exits())  # read first: earlier outcomes are read below
                 found = self._outcomes(case)
                 if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
                     return found
                 self._look()
 
     def ended(self, case: Case | StepCase) -> Ended:
-        """Wait for the end of all ranks, and return how they ended in a case; those that take their time are killed."""
+        """Wait for the end of all ranks, and return how they ended in a case; slow ones are killed."""
         until = time.monotonic() + _ENDING_S
         self._wait(lambda: self.start.end() if time.monotonic() > until else None)
         codes = {rank: code for rank, code in self.start.exits().items() if code is not None}
@@ -316,7 +316,7 @@ class _Ranks:
             self._look()
 
     def _look(self) -> None:
-        """Hear whether the launcher has ended, and end the ranks that hang."""
+        """Check whether the launcher has ended, and end the ranks that hang."""
         time.sleep(_PERIOD_S)
         for heard in self.launcher.listen():
             if isinstance(heard, Exit):
@@ -334,11 +334,11 @@ class _Ranks:
             return file.read().decode(errors="replace")
 
     def _is_late(self, mark: Mark) -> bool:
-        limit = self.limits.get(mark.case, max(self.limits.values(), default=0.0))  # no case: they meet, or leave
+        limit = self.limits.get(mark.case, max(self.limits.values(), default=0.0))  # no case: they connect or leave
         return time.monotonic() - mark.since > limit + (0.0 if mark.inside else _GRACE_S)
 
     def _marks(self) -> dict[int, Mark]:
-        """Return the last mark of each rank of this machine that got so far."""
+        """Return the last mark of each rank of this machine that has one."""
         folder = self.start.folder
         found = {rank: read_mark(folder / f"rank-{rank}.mark") for rank in range(self.machines.ranks)}
         return {rank: mark for rank, mark in found.items() if mark is not None}
@@ -348,7 +348,7 @@ class _Ranks:
         return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
 
     def _words(self, rank: int) -> str:
-        """Return the last lines that a rank, or else the keeper or the launcher, wrote to its standard error."""
+        """Return the last lines on standard error of a rank, or else of the keeper or the launcher."""
         logs = (self.start.within / "logs").glob("*/attempt_0/0/stderr.log")
         for file in (self.start.words_of(rank), *sorted(logs, reverse=True)):
             if file.is_file() and file.stat().st_size:

@@ -1,4 +1,4 @@
-"""The launcher's process: runs torch's elastic launcher (what ``torchrun`` is), which starts the ranks' keeper."""
+"""The launcher's process: runs torch's elastic launcher (as ``torchrun`` does), which starts the ranks' keeper."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _SHUTDOWN_S = 5
 
 
 def launch(orders: Orders, _: Tell) -> None:
-    """Do the work of the launcher's process: start the keeper of this machine's ranks, and wait for it.
+    """Run the launcher's process: start the keeper of this machine's ranks, and wait for it.
 
-    The folder that they share is made here, where it is removed if the command is killed; the keeper ends with this
-    process, and ranks with the keeper.
+    Their shared folder is made here, so that it is removed if the command is killed. The keeper ends with this process,
+    and the ranks end with the keeper.
     """
     order = next(orders)
     folder = Path(order["folder"])
     tidy_without(os.getppid(), lambda: remove(folder))
     Start(folder, 0).begin(order["job"])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its own processes would outlive what is compiled
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its own processes would outlive the compilation
     logs = DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL)
     options = {**order["options"], **launch_options(LaunchConfig, _SHUTDOWN_S)}
     config = LaunchConfig(**options, logs_specs=logs, rdzv_backend="c10d", max_restarts=0)
     try:
-        with suppress(ChildFailedError):  # what a keeper that failed has said is in its log
+        with suppress(ChildFailedError):  # a failed keeper's error is in its log
             words = ("keep", str(folder), str(os.getpid()), str(order["here"]))
             elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", *words)
-    except SignalException as error:  # torch has ended the keeper; what ended this process is its signal all the same
+    except SignalException as error:  # torch has ended the keeper; this process still ends by the signal
         signal.signal(error.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), error.sigval)

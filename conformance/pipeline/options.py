@@ -1,4 +1,4 @@
-"""What ``gradconform pipeline`` is asked for: a report keeps it, and tells the command that runs one check again."""
+"""The options of ``gradconform pipeline``: a report stores them and derives the command that reproduces a check."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gradconform.option_words import DEFAULT_SEED, RUN_OPTION_WORDS
 
 from .cases import word_of
 
-#: The key by which these options are told from those of a run of the contract.
+#: The key that distinguishes these options from those of a run of the contract.
 _COMMAND = "pipeline"
 
-#: What the id of each training step begins with.
+#: The prefix of each training step's id.
 STEPS = "step."
 
 
@@ -47,7 +47,7 @@ class PipelineOptions:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PipelineOptions:
-        """Return the options that :meth:`to_json` wrote; raise ``SelectionError`` where another run wrote them."""
+        """Return the options that :meth:`to_json` wrote; raise ``SelectionError`` if another run wrote them."""
         plain = cls().to_json()
         if {*values} != {*plain} or values["command"] != _COMMAND:
             msg = f"the report does not have the options of 'gradconform {_COMMAND}'; expected {', '.join(plain)}"
@@ -60,26 +60,26 @@ class PipelineOptions:
         return cls(**{name: several.get(name, values[name]) for name in plain if name != "command"})
 
     def alone(self, check: str) -> PipelineOptions:
-        """Return the options of a run of one check: of the schedules that one which it is of."""
+        """Return the options of a run of one check, with only the check's own schedule."""
         named = {name: Path(name).stem if name.endswith(".csv") else name for name in self.schedule}
         own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
         return replace(self, schedule=own or self.schedule, checks=(check,))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PipelineOptions:
-        """Return the options as a command line has parsed them: what may be given several times is None without any."""
+        """Return the options from a parsed command line: a repeatable option that is not given becomes None."""
         values = {one.name: given[one.name] for one in fields(cls)}
         several = {one.name: tuple(values[one.name] or ()) for one in fields(cls) if isinstance(one.default, tuple)}
         return cls(**{**values, **several})
 
     @property
     def of_values(self) -> PipelineOptions:
-        """Only what changes the values of a training step, which is what ``gradconform replay`` takes."""
+        """Return only the options that change a training step's values, which ``gradconform replay`` accepts."""
         return PipelineOptions(device=self.device, device_plugins=self.device_plugins, dtype=self.dtype, seed=self.seed)
 
     @property
     def words(self) -> list[str]:
-        """The words of a command line that say what is not the default."""
+        """Return the words of a command line for the options that differ from the default."""
         return list(self._words())
 
     def _words(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _flag(name: str) -> str:
 
 
 def _fits(one: Field[Any], value: object) -> bool:
-    """Whether the command line can give an option that value, as JSON has it."""
+    """Return whether the command line can give an option that value, as JSON has it."""
     if isinstance(one.default, bool):
         return isinstance(value, bool)
     if isinstance(one.default, tuple):

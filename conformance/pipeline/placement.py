@@ -1,4 +1,4 @@
-"""Where the ranks of a pipeline are and what they communicate with: an index each, and the device's own backend."""
+"""Placement of a pipeline's ranks: an index for each, and the backend with which they communicate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .host_copies import HOST_COPIES
 def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
     """Return the backend with which ``ranks`` of this machine communicate on the device ``name``.
 
-    It is the one that torch.distributed names for the type of device, and gloo over copies on the host where it names
-    none or where ranks ``share`` an index. A name with an index stands for that one, and one without for all of its
-    type; the CPU takes any number of ranks. Raises :class:`~gradconform.naming.SelectionError` before any process
-    starts if there are more ranks than indices and they do not share.
+    It is torch.distributed's backend for the device type. It is gloo over copies on the CPU if there is none, or if
+    ranks ``share`` an index. A name with an index means that index, and one without means all of its type; the CPU
+    takes any number of ranks. Raises :class:`~gradconform.naming.SelectionError` before any process starts if there are
+    more ranks than indices and they do not share.
     """
     device = torch.device(name)
     if device.type == "cpu":

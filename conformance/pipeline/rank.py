@@ -1,8 +1,8 @@
 """The keeper of a machine's ranks: ``python -m gradconform.pipeline.rank keep FOLDER LAUNCHER RANKS``.
 
-Torch's launcher starts one on each machine, of so many ranks there. It starts them, and again when a start of all ranks
-has ended in a case. It has imported torch and has used nothing of it, so forks of it are ranks that need not wait for
-that. On other devices than the CPU, whose libraries may not survive a fork, a rank is a fresh interpreter:
+Torch's launcher starts one keeper on each machine. It starts that machine's ranks, and starts them again when a start
+of all ranks has ended in a case. The keeper has imported torch and used nothing of it, so its forks are ranks that need
+not import it. On devices other than the CPU, whose libraries may not survive a fork, a rank is a fresh interpreter:
 ``python -m gradconform.pipeline.rank run FOLDER KEEPER NUMBER``.
 
 LAUNCHER and KEEPER are process ids: a process ends with that one from its first moment on, before torch is imported.
@@ -26,12 +26,12 @@ from .starts import Start, ended_all
 
 _PERIOD_S = 0.02
 
-#: What a rank runs; its import takes seconds.
+#: The module that a rank runs; its import takes seconds.
 _PROCESS = "gradconform.pipeline.rank_process"
 
 
 def keep(folder: Path, here: int) -> None:
-    """Start the ranks of this machine whenever all ranks are to start, until no start follows."""
+    """Start the ranks of this machine at each start of all ranks, until no start follows."""
     for start in (Start(folder, number) for number in count()):
         while not start.begun:
             if ended_all(folder):
@@ -41,7 +41,7 @@ def keep(folder: Path, here: int) -> None:
 
 
 def _follow(start: Start, here: int) -> None:
-    """Run the ranks, and tell how each ended: its exit code, None where it was killed because others had ended."""
+    """Run the ranks and report how each ended: its exit code, None if it was killed because others had ended."""
     if start.on_cpu:
         importlib.import_module(_PROCESS)
     first = int(os.environ["GROUP_RANK"]) * here
@@ -54,7 +54,7 @@ def _follow(start: Start, here: int) -> None:
                 start.tell_exit(rank, os.waitstatus_to_exitcode(status))
         time.sleep(_PERIOD_S)
     for rank, process in left.items():
-        with suppress(ProcessLookupError):  # it may have no group of its own yet
+        with suppress(ProcessLookupError):  # it may not have its own group yet
             os.killpg(process, signal.SIGKILL)
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
@@ -74,7 +74,7 @@ def _forked(start: Start, rank: int, local: int, here: int) -> int:
 
 
 def _begin(start: Start, rank: int, keeper: int) -> None:
-    """Become the rank: in a group of its own, and with a file of its own for what it writes."""
+    """Become the rank: in a group of its own, and with its own file for its output."""
     os.setsid()
     end_with(keeper)
     with start.words_of(rank).open("wb") as words:
@@ -89,7 +89,7 @@ def run(start: Start) -> None:
     """Run this rank, and end this process."""
     try:
         importlib.import_module(_PROCESS).run_rank(start)
-    except BaseException:  # noqa: BLE001 (nothing of the keeper's goes on in a fork of it)
+    except BaseException:  # noqa: BLE001 (a fork must not run the keeper's code)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,7 +1,7 @@
-"""What one rank does: it runs the cases of a job with the others.
+"""The work of one rank: it runs the cases of a job together with the others.
 
-It reads ``job.json`` in the folder of a start and writes ``rank-R.ndjson`` (an outcome per case), ``rank-R.mark`` and,
-where it is asked or ends by a fatal error, ``rank-R.stack``.
+It reads ``job.json`` in the folder of a start and writes ``rank-R.ndjson`` (an outcome per case) and ``rank-R.mark``.
+At a stack request or a fatal error, it also writes ``rank-R.stack``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
-#: The others wait for a rank that hangs a little longer than it takes to be noticed, so that it is the one to end.
+#: The extra time for which other ranks wait for a hanging rank, so that it is the one that is ended.
 _PATIENCE_S = 10
 
 
@@ -54,7 +54,7 @@ class RankProcess:
     """One rank with all its cases."""
 
     def __init__(self, job: Job, start: Start) -> None:
-        """Join the process group and put the target under test."""
+        """Join the process group and install the target."""
         self.job, self.folder = job, start.folder
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
@@ -67,13 +67,13 @@ class RankProcess:
             register_host_copies(self.device.type)
         dist.init_process_group(
             job.backend,
-            # The store holds what the ranks of earlier starts have written.
+            # The store holds the entries of earlier starts' ranks.
             store=dist.PrefixStore(start.folder.name, store),  # type: ignore[attr-defined] # torch's documentation has it
             rank=rank,
             world_size=ranks,
             timeout=patience,
         )
-        # Every rank makes every group: that is how torch makes one.
+        # Every rank makes every group, as torch requires.
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
         self.functions: Mapping[str, Callable[..., Any]] = {}
         self.runtime: Runtime | None = None
@@ -89,7 +89,7 @@ class RankProcess:
             install()
 
     def run(self) -> None:
-        """Run every case and write what came of it; end the process where one raises, since the others wait for it."""
+        """Run every case and write its outcome; end the process if one raises, since the others wait for it."""
         outcomes = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
         for case in self.job.cases:
             self.marker.begin(case.id)
@@ -102,13 +102,13 @@ class RankProcess:
             self._share(outcome)
         self.marker.begin("")
         self.marker.note("leaving the process group")
-        # A reducer of DistributedDataParallel that outlives its group hangs: as its last owner it joins gloo's threads
-        # with the GIL held, and one of them may wait for the GIL to let go of a tensor.
+        # A DistributedDataParallel reducer that outlives its group hangs: as its last owner, it joins gloo's threads
+        # while it holds the GIL, and one of them may need the GIL to free a tensor.
         gc.collect()
         dist.destroy_process_group()
 
     def _share(self, outcome: Outcome) -> None:
-        """Wait for the other ranks, and write down what those of other machines saw: each machine reports the whole."""
+        """Wait for the other ranks, and record the outcomes of other machines: each machine reports all of them."""
         lines: list[str] = [""] * self.ranks
         dist.all_gather_object(lines, outcome.to_line())
         here = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -143,7 +143,7 @@ class RankProcess:
         )
 
     def _judged_step(self, case: StepCase) -> Judged:
-        """Run a training step, and judge it."""
+        """Run a training step and yield its findings."""
         runtime = self._runtime_of(case)
         place = Place(
             rank=self.rank, device=self.device, dtype=self.dtype, seed=self.job.seed, note=self.marker.note,
@@ -152,18 +152,18 @@ class RankProcess:
         return judged_step(case.composition, runtime, place)
 
     def _runtime_of(self, case: StepCase) -> Runtime:
-        """Return what runs a training step: the runtime that is judged, or torch's, with the functions that are."""
+        """Return the runtime of a training step: the judged one, or torch's with the judged functions."""
         if case.target:
             return runtime_named(case.target)
         return self.runtime or runtime_named(TORCH)
 
     @property
     def _carrier(self) -> str:
-        """The backend that carries what ranks send."""
+        """Return the backend that carries the ranks' messages."""
         return "gloo" if self.job.backend == HOST_COPIES else self.job.backend
 
     def _missing(self, case: Case | StepCase) -> str:
-        """Return what the case asks for that the target, or the runtime that it is put into, has not."""
+        """Return a requirement of the case that the target or its runtime lacks; empty if there is none."""
         if isinstance(case, StepCase):
             values = withheld(case, self._runtime_of(case).claims)
             if values:
@@ -173,10 +173,10 @@ class RankProcess:
         return self._missing_functions(case.rows)
 
     def _missing_functions(self, rows: Sequence[Sequence[str]]) -> str:
-        """Return which function of torch's three a schedule needs and the target has not."""
+        """Return which of torch's three functions a schedule needs and the target lacks; empty if there is none."""
         cells = "".join(cell for row in rows for cell in row)
         needed = ((FULL, "B"), (SPLIT[0], "I"), (SPLIT[1], "W"))
-        # The first stage of torch's split does all its work by the full backward, in W.
+        # The first stage of torch's split does all its work in the full backward, in W.
         missing = [name for name, letter in needed if name not in self.functions and (letter in cells or name == FULL)]
         return f"the schedule needs {' and '.join(missing)}, which the target has not" if missing else ""
 
@@ -226,7 +226,7 @@ def _stages_in(row: tuple[str, ...]) -> list[int]:
 
 
 def _device_of(name: str, plugins: tuple[str, ...], local_rank: int) -> torch.device:
-    """Return this rank's device: where a user names no index, ranks of one machine take one each in turn."""
+    """Return this rank's device: if a user names no index, the ranks of a machine take the indices in turn."""
     load_plugins(plugins, tuple({name.partition(":")[0]} - {"cpu"}))
     device = torch.device(name)
     if device.type == "cpu":
@@ -234,7 +234,7 @@ def _device_of(name: str, plugins: tuple[str, ...], local_rank: int) -> torch.de
     index: int | None = device.index  # torch types it as an int
     module = torch.get_device_module(device)
     here = torch.device(device.type, local_rank % module.device_count() if index is None else index)
-    if hasattr(module, "set_device"):  # what names no index means this one, as under torchrun
+    if hasattr(module, "set_device"):  # code that names no index then uses this one, as under torchrun
         module.set_device(here)
     return here
 

@@ -1,6 +1,6 @@
-"""torch's pipeline stages and schedules, with the implementation under test in the place of torch's functions.
+"""Torch's pipeline stages and schedules, with the implementation under test in place of torch's functions.
 
-The names that are not public stand in :mod:`gradconform.torch_releases.pipelining`.
+The private names are in :mod:`gradconform.torch_releases.pipelining`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .whole_model import mean_square
 
 
 def put_under_test(functions: Mapping[str, Callable[..., Any]], marker: Marker) -> None:
-    """Let every PipelineStage of this process call ``functions``; one that is missing raises when it is called."""
+    """Make every PipelineStage of this process call ``functions``; a missing one raises when it is called."""
     called = (name.spellings[-1] for name in pipelining.CALLED_BY_STAGES)
     pipelining.put_in_stages({name: _marked(name, functions.get(name), marker) for name in called})
 
@@ -38,24 +38,24 @@ def _marked(name: str, function: Callable[..., Any] | None, marker: Marker) -> C
 
 
 class MarkedStage(PipelineStage):
-    """A PipelineStage that notes what it does."""
+    """A PipelineStage that marks its actions."""
 
     note: Callable[[str], None]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Note F and run it."""
+        """Mark F and run it."""
         self._note("F", fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False  # noqa: FBT001, FBT002 (torch's signature)
     ) -> Any:  # fmt: skip
-        """Note B or I and run it."""
+        """Mark B or I and run it."""
         self._note("B" if full_backward else "I", bwd_chunk_id)
         return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> Any:  # noqa: FBT001, FBT002 (torch's signature)
-        """Note W and run it."""
+        """Mark W and run it."""
         self._note("W", bwd_chunk_id)
         return super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
@@ -70,7 +70,7 @@ def make_stages(
     group: dist.ProcessGroup | None,
     note: Callable[[str], None],
 ) -> list[PipelineStage]:
-    """Return the pipeline stages of this rank, which ``note`` what they do; ``modules`` by the index of the stage."""
+    """Return the pipeline stages of this rank, which pass their actions to ``note``; ``modules`` by stage index."""
     made: list[PipelineStage] = []
     for index, module in sorted(modules.items()):
         stage = MarkedStage(module, index, stages, device, group=group)

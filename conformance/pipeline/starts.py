@@ -1,6 +1,6 @@
-"""The starts of a pipeline's ranks: each has a folder, in which the command, the keeper and the ranks meet.
+"""The starts of a pipeline's ranks: each has a folder, which the command, the keeper and the ranks share.
 
-Nothing here imports torch: the keeper reads it before its launcher may be gone.
+Nothing here imports torch: the keeper runs this code while its launcher may already be gone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The names of files in the folder of a start, and of the file beside those folders that says that none follows.
+#: The names of files in the folder of a start; the last is outside these folders and says that no start follows.
 JOB, _OVER, _END = "job.json", "over", "end"
 
 
@@ -22,11 +22,11 @@ class Start:
 
     @property
     def folder(self) -> Path:
-        """Where the ranks write."""
+        """Return the folder into which the ranks write."""
         return self.within / f"start-{self.number}"
 
     def begin(self, job: str) -> None:
-        """Let the ranks start on a job, as its text."""
+        """Let the ranks start on a job, given as text."""
         self.folder.mkdir(parents=True)
         _write_whole(self.folder / JOB, job)
 
@@ -41,24 +41,24 @@ class Start:
         return bool(json.loads((self.folder / JOB).read_text(encoding="utf-8"))["device"] == "cpu")
 
     def end(self) -> None:
-        """Let the ranks that are left be killed."""
+        """Let the remaining ranks be killed."""
         (self.folder / _OVER).touch()
 
     @property
     def over(self) -> bool:
-        """Whether ranks that are left are to be killed."""
+        """Whether the remaining ranks must be killed."""
         return (self.folder / _OVER).exists()
 
     def words_of(self, rank: int) -> Path:
-        """Return the file of what a rank writes to its standard error."""
+        """Return the file with a rank's standard error."""
         return self.folder / f"rank-{rank}.log"
 
     def tell_exit(self, rank: int, code: int | None) -> None:
-        """Tell the exit code of a rank, None where it was killed because the others had ended."""
+        """Record the exit code of a rank, None if it was killed because the others had ended."""
         _write_whole(self.folder / f"rank-{rank}.exit", json.dumps(code))
 
     def exits(self) -> dict[int, int | None]:
-        """Return what was told of the ranks of this machine that have ended."""
+        """Return the recorded exit codes of this machine's ranks that have ended."""
         files = self.folder.glob("rank-*.exit")
         return {int(file.stem.removeprefix("rank-")): json.loads(file.read_text(encoding="ascii")) for file in files}
 
@@ -69,12 +69,12 @@ def end_all(within: Path) -> None:
 
 
 def ended_all(within: Path) -> bool:
-    """Tell whether no start follows."""
+    """Return whether no start follows."""
     return (within / _END).exists()
 
 
 def _write_whole(file: Path, text: str) -> None:
-    """Write a file that nobody sees half written."""
+    """Write a file atomically, so that nobody reads half of it."""
     part = file.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     part.replace(file)

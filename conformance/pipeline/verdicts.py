@@ -1,4 +1,4 @@
-"""Verdicts on cases: from what the ranks found, or, where ranks ended, from which did, and where it was."""
+"""Verdicts on cases: from the ranks' findings, or, if ranks ended, from the first to end and its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .training_step.composition import StepCase
 
 How = Literal["raised", "hung", "died"]
 
-#: What gloo says of two ends of a connection: ports are others in each case, and what is said is the same.
+#: Gloo's text for the two ends of a connection: the ports differ in each case, but the message is the same.
 _ADDRESSES = re.compile(r" \(\[[^\]]*\]:\d+\S* <--> [^)]*\)")
 
 
@@ -26,9 +26,9 @@ _ADDRESSES = re.compile(r" \(\[[^\]]*\]:\d+\S* <--> [^)]*\)")
 class Ended:
     """A case in which ranks ended, by rank of this machine.
 
-    ``marks`` are the last ones before they took too long, ``outcomes`` those of the case, ``hung`` the stacks then,
-    ``codes`` the exit codes of those that were not ended because others had, ``words`` their last ones. ``launcher`` is
-    the signal that ended the launcher, and all ranks with it, empty where none did.
+    ``marks`` are the last ones before they took too long, ``outcomes`` those of the case, and ``hung`` the stacks then.
+    ``codes`` are the exit codes of ranks that ended first, and ``words`` their last output. ``launcher`` is the signal
+    that ended the launcher and all ranks with it, empty if none did.
     """
 
     marks: Mapping[int, Mark]
@@ -41,7 +41,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The result of a case; ``how`` the rank ended that ended first, and ``where``, None and empty if none did."""
+    """The result of a case; ``how`` and ``where`` the first rank ended, None and empty if none did."""
 
     result: Result
     how: How | None = None
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """The rank that ended first: what it did in words, the details, and how it ended."""
+    """The first rank to end: its failure in words, the details, and how it ended."""
 
     rank: int
     what: str
@@ -59,7 +59,7 @@ class _First:
 
 
 def verdict_of(case: Case | StepCase, outcomes: Sequence[Outcome], job: Job) -> Verdict:
-    """Return the verdict on a case that every rank has come to the end of."""
+    """Return the verdict on a case that every rank has finished."""
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     headrooms = [outcome.headroom for outcome in outcomes if outcome.headroom is not None]
     reasons = sorted({outcome.unsupported for outcome in outcomes if outcome.unsupported is not None})
@@ -79,13 +79,13 @@ def verdict_of(case: Case | StepCase, outcomes: Sequence[Outcome], job: Job) -> 
 def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     """Return the verdict on a case in which ranks ended.
 
-    What the implementation raised, or was doing when its rank died or hung, is charged to the target; what happened
-    outside it is an error of the environment, and so is the end of all ranks with their launcher.
+    An exception of the implementation, or a death or hang during its call, is charged to the target. A failure outside
+    it is an error of the environment, and so is the end of all ranks with their launcher.
     """
     first = _first(ended, job.limit(case))
     marks = ended.marks
     mark = marks.get(first.rank, Mark(action="its start"))
-    # Where it was raised outside the implementation, only a run with another one tells what it is charged to.
+    # If it was raised outside the implementation, only a run with another one can decide who is charged.
     killed = bool(ended.launcher) and first.how == "died"
     charged = (mark.inside and not killed) or first.how == "raised"
     with_all = f"{ended.launcher} ended the launcher and its ranks" if killed else ""
@@ -103,11 +103,11 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
 
 
 def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase) -> Result:
-    """Return what is charged to the target of a verdict, given that on a correct split backward in its place.
+    """Return the result for a verdict on the target, given the one with a correct split backward in its place.
 
-    Where torch's runtime raises with both, it cannot do the case, and nothing is said of the target. A training step
-    that is wrong with both is torch's runtime's: charged is what the reference does not show. Where both are wrong in
-    another way, that is an error of the environment.
+    If torch's runtime raises with both, it cannot run the case, and the target gets no verdict. If a training step is
+    wrong with both, the runtime is at fault: only errors that the reference does not show are charged. If both are
+    wrong in other ways, that is an error of the environment.
     """
     result = found.result
     if of_reference is None or of_reference.result.status not in {"failed", "error"}:
@@ -123,12 +123,12 @@ def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase)
 
 
 def of_split(found: Verdict, of_plain: Sequence[Sequence[Verdict]], case: Case | StepCase) -> Result:
-    """Return the verdict on the right split in torch's runtime, given runs of each that is plain in its place.
+    """Return the verdict on the right split in torch's runtime, given runs of each plain replacement.
 
-    It says whether all that is wrong is wrong with each of them: then it is the runtime's own. So is what raises with
-    one of them and is wrong in another way with the others: what a runtime waits for in W may come in an I that does
-    all. A training step stays failed where it is, since it trains a wrong model; a schedule is charged as with any
-    target.
+    It says whether every error also occurs with each replacement: then the runtime is at fault. So it is if the case
+    raises with one of them and is wrong in another way with the others: a value that a runtime expects in W may arrive
+    in an I that does all the work. A training step stays failed if it is, since it trains a wrong model; a schedule is
+    charged as with any target.
     """
     first = next((runs[0] for runs in of_plain if runs), None)
     result = found.result if isinstance(case, StepCase) else charged(found, first, case)
@@ -142,7 +142,7 @@ def _wrong(runs: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bool:
-    """Tell whether runs of what is plain show all that is wrong with the split: unwritten memory differs in each."""
+    """Return whether plain runs show all errors of the split: unwritten memory differs in each run."""
     wrong = _wrong(runs)
     findings = [finding for run in wrong for finding in run.result.findings]
     if not (found.result.findings and findings):
@@ -151,12 +151,12 @@ def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bo
 
 
 def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
-    """Return the result on the right split in torch's runtime with what the check came to on torch as it is."""
+    """Return the result on the right split in torch's runtime with the check's result on unmodified torch."""
     return result if as_it_is is None else replace(result, as_it_is=as_it_is.result.status)
 
 
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
-    """Return the verdict on what a target shows that the reference does not; ``unsupported`` where that is nothing."""
+    """Return the verdict on the errors that only the target shows; ``unsupported`` if there is none."""
     own = _own_findings(result, of_reference.findings, case)
     told = "torch's runtime is also wrong here with a correct split backward"
     if not own:
@@ -167,9 +167,9 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
 
 
 def _own_findings(result: Result, of_reference: Sequence[Mapping[str, Any]], case: StepCase) -> list[Mapping[str, Any]]:
-    """Return what a target shows that the reference does not.
+    """Return the findings that only the target shows.
 
-    What the reference shows behind an act is its own behind later ones too, which may show it of other numbers.
+    An error of the reference after an act also counts as its own after later acts, which may show other numbers.
     """
     acts = case.composition.labels
     known: dict[tuple[str, str], int] = {}
@@ -180,21 +180,21 @@ def _own_findings(result: Result, of_reference: Sequence[Mapping[str, Any]], cas
 
 
 def _known(finding: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong where; NaN is as numbers are, since uninitialised memory holds now one, now the other."""
+    """Return a finding's kind and place; NaN counts as a number, since uninitialised memory may hold either."""
     kind = "mismatch" if finding["kind"] == "nonfinite" else str(finding["kind"])
     return kind, str(finding["where"]).removesuffix(NONFINITE)
 
 
 def _first(ended: Ended, timeout: float) -> _First:
     """Return the rank that ended first, and how."""
-    # A rank that hung raises at most because it was asked where it is.
+    # A rank that hung raises at most because of the stack request.
     raised = {one.rank: one for one in ended.outcomes if one.raised and one.rank not in ended.hung}
-    died = {rank: code for rank, code in ended.codes.items() if code != 1}  # one that raised ends itself with 1
+    died = {rank: code for rank, code in ended.codes.items() if code != 1}  # a rank that raised exits with 1
     inside = {rank for rank, mark in ended.marks.items() if mark.inside}
-    # What a rank raises outside the implementation may be only that another one is gone, so it comes behind.
+    # An exception outside the implementation may only mean that another rank is gone, so it comes last.
     earliest = sorted(raised, key=lambda rank: raised[rank].at)
     raised_inside = [rank for rank in earliest if rank in inside]
-    # Others wait for a rank that has not come to the case.
+    # Others wait for a rank that has not reached the case.
     hung = sorted(
         _inside_first(ended.hung, inside), key=lambda rank: rank in ended.marks and bool(ended.marks[rank].case)
     )

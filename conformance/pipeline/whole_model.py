@@ -1,4 +1,4 @@
-"""The model of a pipeline, its batches, and one plain forward and backward of the whole: what is held against it."""
+"""The model of a pipeline, its batches, and the reference: one plain forward and backward of the whole."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def stage_cases(scenario: Scenario, stages: int) -> tuple[StageCase, ...]:
     if scenario.stages == "gated":
         return (GATED,) * stages
     plain = chain_of(stages)
-    # A frozen stage alone would have nothing to compute a gradient of.
+    # A single frozen stage would have no gradient to compute.
     return (FROZEN, *plain[1:]) if scenario.stages == "frozen-first" and stages > 1 else plain
 
 
 def make_stage(case: StageCase, index: int, *, dtype: torch.dtype, device: torch.device, seed: int) -> nn.Module:
-    """Return stage ``index``; equal for equal arguments, in whatever process."""
+    """Return stage ``index``; equal for equal arguments, in every process."""
     return case.make(dtype=dtype, device=device, seed=seed + index)
 
 
@@ -51,7 +51,7 @@ class Batch:
     kwargs: dict[str, Tensor]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with each of its tensors changed."""
+        """Return the batch with ``change`` applied to each of its tensors."""
         return Batch(change(self.x), change(self.target), {name: change(value) for name, value in self.kwargs.items()})
 
     def chunks(self, microbatches: int) -> list[Batch]:
@@ -82,7 +82,7 @@ Parameter = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class StepOfWhole:
-    """What one step gives: the merged output, the losses by micro-batch, and each parameter's gradient after it.
+    """The results of one step: the merged output, the losses by micro-batch, and each parameter's gradient after it.
 
     ``partials`` are the largest partial sums of each gradient so far.
     """
@@ -93,13 +93,13 @@ class StepOfWhole:
     partials: dict[Parameter, Partials]
 
 
-def run_whole_model(  # noqa: PLR0913 (what a model is made of, and what it is run on)
+def run_whole_model(  # noqa: PLR0913 (a model's parts and its inputs)
     scenario: Scenario, stages: int, microbatches: int, *, dtype: torch.dtype, device: torch.device, seed: int,
     wide: bool = False,
 ) -> list[StepOfWhole]:  # fmt: skip
-    """Return what each step of the scenario gives under plain autograd; evaluations too, zero_grad not.
+    """Return the results of each step of the scenario under plain autograd, with evaluations, without zero_grad.
 
-    With ``wide`` parameters and batches are widened to float64 after they were rounded to ``dtype``.
+    With ``wide``, parameters and batches are widened to float64 after they were rounded to ``dtype``.
     """
     cases = stage_cases(scenario, stages)
     modules = [make_stage(case, index, dtype=dtype, device=device, seed=seed) for index, case in enumerate(cases)]
@@ -126,7 +126,7 @@ def run_whole_model(  # noqa: PLR0913 (what a model is made of, and what it is r
 def run_step(
     modules: Sequence[nn.Module], chunks: Sequence[Batch], partials: dict[Parameter, Partials], *, train: bool = True
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the outputs and the losses of one step, by micro-batch; where it is to ``train``, add up gradients."""
+    """Return the outputs and the losses of one step by micro-batch; with ``train``, accumulate gradients."""
     outputs, losses = [], []
     for chunk in chunks:
         with torch.set_grad_enabled(train):
@@ -140,7 +140,7 @@ def run_step(
 
 
 def _accumulate(modules: Sequence[nn.Module], loss: Tensor, partials: dict[Parameter, Partials]) -> None:
-    """Add the gradients of one micro-batch, and note how large they and the sums are."""
+    """Add the gradients of one micro-batch, and record their size and that of the sums."""
     added = accumulate(loss, (parameter for _, parameter in _parameters(modules)))
     for key, parameter in _parameters(modules):
         if id(parameter) in added and parameter.grad is not None:
@@ -162,7 +162,7 @@ def _parameters(modules: Sequence[nn.Module]) -> list[tuple[Parameter, nn.Parame
 
 
 def given(known: Tensor | None, partials: Partials | None = None) -> Reference:
-    """Return a reference that is known already, in float64, for :func:`gradconform.judge.values.compare`."""
+    """Return a known reference in float64, for :func:`gradconform.judge.values.compare`."""
 
     def reference() -> Known:
         if known is None:
@@ -174,9 +174,9 @@ def given(known: Tensor | None, partials: Partials | None = None) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a rank saw of one step. ``output`` and ``losses`` are those of the rank with the last stage, None elsewhere.
+    """A rank's observations of one step. ``output`` and ``losses`` are on the rank with the last stage, else None.
 
-    ``step`` is what findings name it by.
+    ``step`` is its name in findings.
     """
 
     step: str
@@ -186,7 +186,7 @@ class Seen:
 
 
 def findings_of(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Judged:
-    """Yield what one step gave that plain autograd does not: output, losses, gradients of every parameter.
+    """Yield the differences of one step from plain autograd: output, losses, gradients of every parameter.
 
     ``plain`` is the whole model in the run's dtype, ``wide`` in float64.
     """

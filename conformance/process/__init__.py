@@ -1,1 +1,1 @@
-"""A process of the kit: how it is started, spoken to, watched and ended. It knows nothing of runs."""
+"""A process of the kit: start, messages, supervision and end. It knows nothing about runs."""

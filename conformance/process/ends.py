@@ -1,4 +1,4 @@
-"""A command whose process a target ends at once (``os._exit``) has no verdict, and does not end as if it had one."""
+"""Detection of ``os._exit`` by a target: a command that ends this way has no verdict and reports that."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NoReturn
 
 @contextlib.contextmanager
 def end_seen(instead: Callable[[int], int]) -> Iterator[None]:
-    """Let ``os._exit`` in this process call ``instead`` with its code, and end with the code that it returns.
+    """Make ``os._exit`` in this process call ``instead`` with its code and exit with the returned code.
 
-    Processes that this one forks end as they want to.
+    Processes that this one forks exit normally.
     """
     own, end = os.getpid(), os._exit
 

@@ -1,4 +1,4 @@
-"""Processes that a target forks: they may do what they like, but they do nothing of what the kit does next."""
+"""Processes that a target forks: they may run their own code, but must not continue the kit's code."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
-#: How long the processes that a call has forked have to come back or to end, before the kit goes on without them, in
-#: seconds: one that works on for the implementation is none that comes back.
+#: The time in seconds for forked processes to return or end before the kit continues without them. A child that works
+#: on for the implementation counts as not returned.
 _PATIENCE = 2.0
 
 
 class ForkedError(Exception):
-    """The implementation forked, and its call came back in the child as well."""
+    """The implementation forked, and its call returned in the child as well."""
 
 
 class OneProcess:
-    """Whoever has entered it leaves it once: a process that was forked meanwhile is ended where it would leave, too.
+    """A context that only one process leaves: a child that was forked inside it is ended at its exit.
 
-    The process that was there before then raises :class:`ForkedError`. A child that raises ``SystemExit`` ends as it
-    wants to, and accuses nobody.
+    The original process then raises :class:`ForkedError`. A child that raises ``SystemExit`` ends with its own code,
+    and causes no error.
     """
 
     __slots__ = ("_process",)
 
     def __init__(self) -> None:
-        """Keep which process this is."""
+        """Store this process's id."""
         self._process = os.getpid()
 
     def __enter__(self) -> None:
-        """Begin to look after forks."""
+        """Start to watch forks."""
         _FORKS.watched += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End this process where it is a child; raise :class:`ForkedError` where a child has come so far."""
+        """End this process if it is a child; raise :class:`ForkedError` if a child has reached this point."""
         if os.getpid() != self._process:
             _FORKS.end_this(error)
         _FORKS.watched -= 1
@@ -48,9 +48,9 @@ class OneProcess:
 
 
 class _Forks:
-    """The forks of this process while somebody looks after them. Each has a pipe, which says what became of the child.
+    """The forks of this process while they are watched. Each has a pipe that reports whether the child returned.
 
-    ``children`` are the reading ends, ``ancestors`` the writing ends where this process is the child. A child that
+    ``children`` are the reading ends; ``ancestors`` are the writing ends if this process is the child. A child that
     ends, or becomes another program, closes its end.
     """
 
@@ -76,7 +76,7 @@ class _Forks:
             self.ancestors.append(pipe[1])
 
     def one_came_back(self) -> bool:
-        """Wait until every child has come back, has ended, or has had its time; tell whether one came back."""
+        """Wait until every child has returned, has ended, or has timed out; return whether one returned."""
         waiting, self.children = self.children, []
         until, found = time.monotonic() + _PATIENCE, False
         poll = select.poll()
@@ -93,11 +93,11 @@ class _Forks:
         return found
 
     def end_this(self, error: BaseException | None) -> None:
-        """End this process, a child, and tell the processes that it was forked from; with the code that it asks for."""
+        """End this child process with the exit code of ``error``, and report to the processes that forked it."""
         if isinstance(error, SystemExit):
             os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         for file in self.ancestors:
-            with suppress(OSError):  # it waits no more
+            with suppress(OSError):  # the parent waits no more
                 os.write(file, b"!")
         os._exit(1)
 

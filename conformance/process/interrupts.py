@@ -1,4 +1,4 @@
-"""A person's ctrl-C, told from what somebody's code raises: a ``KeyboardInterrupt`` of its own, or an end of all."""
+"""A user's ctrl-C, distinguished from a ``KeyboardInterrupt`` or an exit that other code raises."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-#: The signals that ask a process to end: of a scheduler or ``timeout``, and of a terminal that is closed.
+#: The signals that request a process's end: from a scheduler or ``timeout``, and from a terminal that closes.
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Seen:
-    """Whether a signal asked to stop, and who acts on a SIGINT: a process has one such signal, whatever runs in it."""
+    """Whether a signal requested a stop, and who handles SIGINT; a process has one such state for all its code."""
 
     pressed = False
     acts: Callable[[int, FrameType | None], Any]
@@ -27,7 +27,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 class EndedBySignal:
-    """The signal that asked this process to end; ``number`` is None before one arrives."""
+    """The signal that requested the end of this process; ``number`` is None before one arrives."""
 
     number: int | None = None
 
@@ -36,9 +36,9 @@ class EndedBySignal:
 def endings_interrupt() -> Iterator[EndedBySignal]:
     """Raise ``KeyboardInterrupt`` for SIGTERM and SIGHUP, as for ctrl-C, and store which of them arrived first.
 
-    A signal that the process ignores (``nohup`` ignores SIGHUP) stays ignored, and one that somebody handles stays
-    theirs. Only the main thread can set handlers; in another thread nothing changes. A process that is forked meanwhile
-    ends by the signal, as if nobody handled it.
+    A signal that the process ignores (``nohup`` ignores SIGHUP) stays ignored, and other code's handlers stay
+    installed. Only the main thread can set handlers; in another thread, nothing changes. A process that is forked
+    meanwhile ends by the signal, as if it had no handler.
     """
     ended, process = EndedBySignal(), os.getpid()
 
@@ -46,7 +46,7 @@ def endings_interrupt() -> Iterator[EndedBySignal]:
         if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        if ended.number is not None:  # the report of what ran is being written
+        if ended.number is not None:  # the report of the finished checks is being written
             return
         ended.number, _Seen.pressed = number, True
         raise KeyboardInterrupt
@@ -63,16 +63,16 @@ def endings_interrupt() -> Iterator[EndedBySignal]:
 
 @contextlib.contextmanager
 def interrupts_seen() -> Iterator[None]:
-    """Note each SIGINT, SIGTERM and SIGHUP, beside what its handler does; only the main thread receives one.
+    """Record each SIGINT, SIGTERM and SIGHUP in addition to its handler's work; only the main thread gets one.
 
-    At the end ``KeyboardInterrupt`` is raised if one of these signals arrived and the interrupted code caught it.
+    At the end, ``KeyboardInterrupt`` is raised if one of these signals arrived and the interrupted code caught it.
     """
     acts = signal.getsignal(signal.SIGINT)
     if acts is _note or not _hears():
         yield
         return
-    _Seen.pressed = False  # of an earlier one, which is over
-    if not callable(acts):  # a shell's background job ignores SIGINT; one that asks it to end may arrive all the same
+    _Seen.pressed = False  # left by an earlier, finished use
+    if not callable(acts):  # a shell's background job ignores SIGINT, but may still get a signal that requests its end
         yield
     else:
         _Seen.acts = acts
@@ -80,14 +80,14 @@ def interrupts_seen() -> Iterator[None]:
         try:
             yield
         finally:
-            if signal.getsignal(signal.SIGINT) is _note:  # else somebody has set another one, which stays
+            if signal.getsignal(signal.SIGINT) is _note:  # else other code has set a handler, which stays
                 signal.signal(signal.SIGINT, acts)
     if _Seen.pressed:
         raise KeyboardInterrupt
 
 
 def interrupted() -> bool:
-    """Return whether a signal asked to stop since :func:`interrupts_seen` began; in another thread, False."""
+    """Return whether a signal requested a stop since :func:`interrupts_seen` began; in another thread, False."""
     return _Seen.pressed and _hears()
 
 
@@ -96,6 +96,6 @@ def _hears() -> bool:
 
 
 def pass_on_an_interrupt(error: BaseException) -> None:
-    """Raise ``KeyboardInterrupt`` where it was a person who has interrupted what raised ``error``."""
+    """Raise ``KeyboardInterrupt`` if a user interrupted the code that raised ``error``."""
     if interrupted():
         raise KeyboardInterrupt from error

@@ -1,8 +1,7 @@
-"""What processes of the kit leave behind: a daemon of a target is ended with the worker that it was started in.
+"""Processes that workers leave behind: a target's daemon is ended with the worker in which it started.
 
-A worker has a process group, which is ended with it. What leaves the group (``setsid``, twice forked) comes back on
-Linux alone: there a worker keeps what it has started as its own as long as it lives, and the process that has started
-it inherits it then.
+A worker has a process group, which is ended with it. A process that leaves the group (``setsid``, a double fork) can be
+found only on Linux. There, a worker adopts its descendants while it lives, and then its parent inherits them.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
-#: How long what is killed may take to be gone, in seconds; what the system itself holds up may take longer.
+#: The time in seconds that a killed process may take to end; one blocked in the system may take longer.
 _PATIENCE = 5.0
 
 
 def keep_what_is_started(*, on: bool = True) -> None:
-    """Let this process inherit all that its descendants leave behind, or no more; Linux alone can do that."""
+    """Start or stop inheriting all orphaned descendants in this process; only Linux supports this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 class _Own:
-    """What this process has to do with processes, whichever thread it is: those that it started and has not ended yet.
+    """State shared by all threads of this process: its own processes that have not ended yet.
 
-    ``looking`` counts who looks after orphans now; ``before`` is whether this process inherited them before.
+    ``looking`` counts the current users of orphan handling. ``before`` is whether this process inherited orphans
+    before.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class _Own:
         self.looking, self.before = 0, False
 
     def look(self) -> None:
-        """Begin to inherit, where nobody looks yet."""
+        """Start to inherit, if no other user does yet."""
         with self.lock:
             if not self.looking:
                 self.before = _keeps()
@@ -50,7 +50,7 @@ class _Own:
             self.looking += 1
 
     def look_no_more(self) -> None:
-        """Inherit no more, where nobody else looks and this process did not before."""
+        """Stop inheriting, if no other user needs it and this process did not inherit before."""
         with self.lock:
             self.looking -= 1
             if not self.looking:
@@ -61,7 +61,7 @@ _OWN = _Own()
 
 
 def start_own(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Start a process of this one, which is no orphan until :func:`own_has_ended` says that it is gone."""
+    """Start a process of this one; it is no orphan until :func:`own_has_ended` reports its end."""
     with _OWN.lock:
         process = start()
         _OWN.started.add(process.pid)
@@ -69,7 +69,7 @@ def start_own(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[
 
 
 def own_has_ended(process: int) -> None:
-    """Say that a process of this one has ended and was waited for."""
+    """Record that a process of this one has ended and was waited for."""
     _OWN.started.discard(process)
 
 
@@ -81,28 +81,28 @@ def _keeps() -> bool:
 
 
 class Orphans:
-    """What this process inherits from those that it starts from now on, until it is closed.
+    """The orphans that this process inherits from processes that it starts from now on, until it is closed.
 
-    Those have sessions of their own, as each :class:`~gradconform.process.worker.Worker` has. What another thread
-    starts meanwhile is left alone where it is such a worker, or of the session of this process.
+    Such processes have sessions of their own, as each :class:`~gradconform.process.worker.Worker` has. A process that
+    another thread starts meanwhile is left alone if it is such a worker, or in the session of this process.
     """
 
     def __init__(self) -> None:
-        """Begin to inherit."""
+        """Start to inherit."""
         self._before, self._closed = _children(), False
         _OWN.look()
 
     def end(self) -> None:
-        """End all that was inherited."""
+        """End all inherited processes."""
         until = time.monotonic() + _PATIENCE
         while (left := self._end()) and time.monotonic() < until:
-            for process in left:  # what they have started comes next
+            for process in left:  # their descendants follow in the next round
                 with suppress(ChildProcessError):
                     os.waitpid(process, os.WNOHANG)
             time.sleep(0.01)
 
     def _end(self) -> set[int]:
-        with _OWN.lock:  # nobody starts a process meanwhile that is not known yet
+        with _OWN.lock:  # no unregistered process may start meanwhile
             left = _children() - self._before - _OWN.started
             for process in left:
                 with suppress(ProcessLookupError):
@@ -110,7 +110,7 @@ class Orphans:
         return left
 
     def close(self) -> None:
-        """End what is left, and inherit no more, where this process did not before."""
+        """End the remaining orphans, and stop inheriting if this process did not inherit before."""
         if not self._closed:
             self._closed = True
             self.end()
@@ -118,10 +118,10 @@ class Orphans:
 
 
 def _children() -> set[int]:
-    """Return the children of this process that are of other sessions, as Linux tells them."""
+    """Return the children of this process that are in other sessions, as Linux lists them."""
     found: set[int] = set()
     for file in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # of a thread that has ended
+        with suppress(OSError):  # the thread has ended
             found |= set(map(int, file.read_text(encoding="ascii").split()))
     return {process for process in found if _session(process) not in {None, os.getsid(0)}}
 

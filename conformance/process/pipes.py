@@ -1,9 +1,9 @@
-"""The pipes between a process and its parent: messages, each a line of JSON, and what the process prints.
+"""The pipes between a process and its parent: messages, each a line of JSON, and the process's output.
 
-Pipes of our own: pytest-xdist's execnet takes the standard streams for itself and turns what a target prints into
-complaints, and the workers of multiprocessing may have no processes of their own, which a data loader needs.
-A target can meet them all the same: a library may write to every descriptor that there is, or fork. So what a process
-tells begins with its key, which no other process and no other code has.
+The kit uses its own pipes for two reasons. pytest-xdist's execnet takes the standard streams and turns a target's
+output into complaints. The workers of multiprocessing may not start processes, which a data loader needs. A target can
+still reach the pipes: a library may write to every open descriptor, or fork. So each message of a process begins with
+its key, which no other process and no other code has.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ Message = Mapping[str, Any]
 
 _CHUNK = 1 << 20
 
-#: How much of the end of what is printed is kept, and how long a line may be before it is passed on unfinished, in
-#: characters.
+#: The number of characters of output kept from the end, and the longest line before it is passed on unfinished.
 _KEPT = 4000
 
 
-#: How much of what is no message is quoted, in bytes.
+#: The number of bytes to quote from data that is no message.
 _QUOTED = 40
 
 
 class ForeignBytesError(Exception):
-    """What came through a pipe is no message of the process at its other end."""
+    """Data on a pipe is no message of the process at its other end."""
 
 
 def key_of(word: str, process: int) -> str:
-    """Return what every message of a process begins with; ``word`` is drawn for it."""
+    """Return the key at the start of every message of a process; ``word`` is random."""
     return f"{word}.{process} "
 
 
@@ -49,9 +48,9 @@ class Sender:
         self._file, self._key, self._process = file, key.encode(), os.getpid()
 
     def send(self, message: Message) -> None:
-        """Send one message; raise ``OSError`` where the other side is gone.
+        """Send one message; raise ``OSError`` if the other side is gone.
 
-        A process that was forked from the one that made this has nothing to tell: it is ended.
+        A process that was forked from the creator of this sender must not send: it is ended.
         """
         if os.getpid() != self._process:
             os._exit(1)
@@ -61,29 +60,29 @@ class Sender:
 
 
 class Receiver:
-    """The reading end of a pipe. ``open`` until the other side is gone; a line that it left unfinished is dropped.
+    """The reading end of a pipe. ``open`` until the other side is gone; an unfinished last line is dropped.
 
-    Each message has to begin with ``key``.
+    Each message must begin with ``key``.
     """
 
     def __init__(self, file: int, key: str = "") -> None:
         self._file, self._key, self._rest, self.open = file, key.encode(), b"", True
 
     def fileno(self) -> int:
-        """Return the pipe, for whoever waits for several."""
+        """Return the pipe's descriptor, for waiting on several pipes."""
         return self._file
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages that have come; waits for some where none has.
+        """Yield the messages that have arrived; wait for some if there are none.
 
-        Raises :class:`ForeignBytesError` where something else has come.
+        Raises :class:`ForeignBytesError` if other data arrived.
         """
         chunk = os.read(self._file, _CHUNK)
         self.open = bool(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             yield self._message(line)
-        if not self._key.startswith(self._rest[: len(self._key)]):  # it may have no end
+        if not self._key.startswith(self._rest[: len(self._key)]):  # foreign data may never end
             raise ForeignBytesError(repr(self._rest[:_QUOTED]))
 
     def _message(self, line: bytes) -> Message:
@@ -96,7 +95,7 @@ class Receiver:
         return found
 
 
-#: The most that is kept of what processes print while it is held back, in characters: the end of it.
+#: The most characters of held-back output that are kept, from its end.
 _MOST_HELD = 1 << 20
 
 _held: list[tuple[str, str]] | None = None
@@ -104,7 +103,7 @@ _held: list[tuple[str, str]] | None = None
 
 @contextlib.contextmanager
 def printed_afterwards() -> Iterator[None]:
-    """Hold back what processes print until the block ends, so that it comes between no lines of a progress."""
+    """Hold back the processes' output until the block ends, so that it does not split a progress display."""
     global _held  # noqa: PLW0603 (one list for the threads that read the streams)
     if _held is not None:
         yield
@@ -119,28 +118,29 @@ def printed_afterwards() -> Iterator[None]:
 
 
 def _print(name: str, text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a reader that went away stops no process
-        # By name, at the last moment: a progress bar replaces the stream while it is shown.
+    with contextlib.suppress(OSError, ValueError):  # a closed reader must not stop a process
+        # Look the stream up by name at the last moment: a progress bar replaces it while it is shown.
         out = getattr(sys, name)
         out.write(text)
         out.flush()
 
 
 class Printed:
-    """A stream of a process: ``tail`` is the end of it; passed on to the stream of the same name here by lines.
+    """An output stream of a process: ``tail`` is its end; whole lines are passed on to the same stream here.
 
-    Nothing in it does anything to a terminal, or to a CI that reads the log. A bar has a line each time it is drawn.
+    Control sequences are removed, so the output cannot affect a terminal, or a CI that reads the log. A progress bar
+    has one line each time it is drawn.
     """
 
     def __init__(self, stream: IO[bytes], name: Literal["stdout", "stderr"], *, passed_on: bool) -> None:
-        """Begin to read."""
+        """Start reading."""
         self.tail = self._line = ""
         self._stream, self._name, self._passed_on = stream, name, passed_on
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the stream, at most so long."""
+        """Wait for the end of the stream, for at most this many seconds."""
         self._thread.join(seconds)
 
     def _read(self) -> None:
@@ -153,7 +153,7 @@ class Printed:
         self._add(decoder.decode(b"", final=True), ended=True)
 
     def _add(self, text: str, *, ended: bool = False) -> None:
-        """Pass on the lines that are whole; of one that does not end, what there is, with an end."""
+        """Pass on the whole lines; with ``ended``, also the unfinished last one, with a newline."""
         if not self._passed_on:
             return
         whole, end, rest = (self._line + text).rpartition("\n")

@@ -1,4 +1,4 @@
-"""The process itself, seen from inside: it does the work that it is told to, and never outlives its parent."""
+"""The process as seen from inside: it does the ordered work, and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Tell = Callable[[Message], None]
 
 _PR_SET_PDEATHSIG = 1
 
-#: Descriptors of this process's own lie so far below its limit, and below this one: a table of more takes memory.
+#: This process's own descriptors are this far below its limit, and below this maximum: larger tables use memory.
 _ROOM, _FILES = 32, 1 << 16
 
-#: What a process is asked by for the stacks of its threads.
+#: The signal that requests the stacks of a process's threads.
 STACK_SIGNAL = signal.SIGUSR1
 
-#: How often a process looks after its parent where the system does not tell it, in seconds.
+#: The interval in seconds at which a process checks its parent if the system sends no notice.
 _PERIOD = 0.5
 
 
 def main() -> None:
-    """Do the work that the first argument names, ``module:function``, until there are no more orders.
+    """Run the work that the first argument names, ``module:function``, until there are no more orders.
 
     The other arguments are the parent's process id, the word of this process's key, and file descriptors: orders,
     messages, stacks.
@@ -57,18 +57,18 @@ def main() -> None:
             getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), tell)
     except KeyboardInterrupt:
         if not interrupted():
-            raise  # a thread of the target, say
+            raise  # for example, a thread of the target
         tell({"interrupted": True})
-    except Exception as error:  # noqa: BLE001 (told to the parent: each has an exit code of its own)
+    except Exception as error:  # noqa: BLE001 (reported to the parent: each error has its own exit code)
         message, code = refusal(error)
         tell({"refused": message, "exit_code": code})
     leave()
 
 
 def _out_of_the_way(file: int) -> int:
-    """Return another descriptor of an open file, which no target meets by chance, and close the one that it had.
+    """Return another descriptor of an open file, which no target uses by chance, and close the old one.
 
-    It is near the highest that this process may have; a process that the target starts does not keep it open.
+    It is near the highest number that this process may have. Processes that the target starts do not inherit it.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = _FILES if limit == resource.RLIM_INFINITY else min(limit, _FILES)
@@ -78,22 +78,22 @@ def _out_of_the_way(file: int) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Let this process be killed when its parent is gone, even while a target holds the interpreter.
+    """Kill this process when its parent ends, even while a target holds the interpreter.
 
-    On Linux the system does it; elsewhere a thread looks, which has to wait for the interpreter.
+    On Linux, the system does this; elsewhere a thread checks, which has to wait for the interpreter.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it may be gone already
+        if os.getppid() != parent:  # it may have ended already
             _kill_this()
     else:
         _when_gone(parent, _kill_this)
 
 
 def tidy_without(parent: int, tidy: Callable[[], None]) -> None:
-    """Let this process call ``tidy`` and end when its parent is gone, in place of being killed.
+    """Call ``tidy`` and end this process when its parent ends, instead of killing it.
 
-    A thread does it, not the handler of a signal: an exception of a handler is lost where it meets an ``except``.
+    This runs in a thread, not in a signal handler: an ``except`` can swallow an exception raised in a handler.
     """
 
     def act() -> None:
@@ -121,13 +121,13 @@ def _kill_this() -> None:
 
 
 def write_stacks_to(file: int | IO[str]) -> None:
-    """Write there where all threads are, when a fatal error ends this process, or its parent asks for it."""
+    """Write all threads' stacks to ``file`` at a fatal error of this process, or when its parent requests them."""
     faulthandler.enable(file)
     faulthandler.register(STACK_SIGNAL, file)
 
 
 def _orders(receiver: Receiver) -> Orders:
-    """Yield orders as they come, and read them when they come: a parent that has many must not wait."""
+    """Yield the orders, and read them as they arrive: a parent with many orders must not block."""
     waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
 
     def listen_to_parent() -> None:
@@ -135,7 +135,7 @@ def _orders(receiver: Receiver) -> Orders:
             while receiver.open:
                 for order in receiver.receive():
                     waiting.put(order)
-        finally:  # also where a target has closed the pipe
+        finally:  # also if a target has closed the pipe
             waiting.put(None)
 
     threading.Thread(target=listen_to_parent, name="listen to the parent", daemon=True).start()
@@ -143,7 +143,7 @@ def _orders(receiver: Receiver) -> Orders:
 
 
 def leave() -> None:
-    """End this process at once: what backends do at exit may abort, and must not be taken for a check's doing."""
+    """End this process at once: backends may abort at exit, which must not be blamed on a check."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)

@@ -1,4 +1,4 @@
-"""Says on the standard error what the kit waits for, where that takes longer than a few seconds."""
+"""Notices on standard error about waits that take longer than a few seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 
 from gradconform.sinks import line_for_terminal
 
-#: Seconds before the first line about a wait; the next lines come when the wait is twice as long as at the last one.
+#: Seconds before the first line about a wait; each next line appears when the wait has doubled.
 FIRST_LINE_AFTER = 5.0
 FIRST_LINE_VARIABLE = "GRADCONFORM_WAIT_SECONDS"
 
 
 def print_to_stderr(text: str) -> None:
-    """Print one line of the command; a closed standard error takes none."""
+    """Print one line of the command; a closed standard error is ignored."""
     with contextlib.suppress(OSError, ValueError):
-        print(line_for_terminal(f"gradconform: {text}"), file=sys.stderr, flush=True)  # noqa: T201 (a command talks)
+        print(line_for_terminal(f"gradconform: {text}"), file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def first_line_after() -> float:
-    """Return the seconds before the first line, from the environment where it says so."""
+    """Return the seconds before the first line; the environment may override them."""
     try:
         seconds = float(os.environ.get(FIRST_LINE_VARIABLE, FIRST_LINE_AFTER))
     except ValueError:
@@ -43,10 +43,10 @@ def waiting(what: str, limit: float | None = None, *, say: Callable[[str], None]
 
 
 class Waits:
-    """Waits that are going on, each with a name; a thread reports those that take long."""
+    """The current waits, each with a name; a thread reports those that take long."""
 
     def __init__(self, say: Callable[[str], None] = print_to_stderr) -> None:
-        """Begin with no wait; ``say`` gets each line."""
+        """Create without any wait; ``say`` receives each line."""
         self._say, self._after = say, first_line_after()
         self._changed = threading.Condition()
         self._going_on: dict[str, tuple[float, float | None]] = {}
@@ -65,13 +65,13 @@ class Waits:
             self._changed.notify()
 
     def end(self, what: str) -> None:
-        """End the wait for ``what``, if it goes on."""
+        """End the wait for ``what``, if it is active."""
         with self._changed:
             self._going_on.pop(what, None)
             self._next.pop(what, None)
 
     def close(self) -> None:
-        """End all waits, and the thread."""
+        """End all waits and the thread."""
         with self._changed:
             self._closed = True
             self._going_on.clear()
@@ -88,7 +88,7 @@ class Waits:
                     self._report(time.monotonic())
 
     def _report(self, now: float) -> None:
-        """Report the longest of the waits that are due in one line, and when each is due next."""
+        """Report the longest due wait in one line, and schedule the next report of each."""
         late = [what for what, (since, _) in self._going_on.items() if now - since >= self._next[what]]
         for what in late:
             self._next[what] = 2 * max(now - self._going_on[what][0], self._after)

@@ -1,4 +1,4 @@
-"""A process of the kit, seen from its parent: orders go in, messages come out, and how it ended is known."""
+"""A process of the kit as seen from its parent: orders, messages, and how the process ended."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .serving import STACK_SIGNAL
 
 _BOOT = "import sys; sys.path[:] = sys.argv[7:]; from gradconform.process.serving import main; main()"
 
-#: How often workers are looked after where none says anything, in seconds.
+#: The interval in seconds at which silent workers are checked.
 _LOOK = 0.25
-#: How long the last of what an ended process said and printed may take to arrive, in seconds.
+#: The time in seconds for the last messages and output of an ended process to arrive.
 _GRACE = 1.0
-#: How long a stuck process has to say where, in seconds.
+#: The time in seconds for a stuck process to write its stacks.
 _STACKS = 1.0
 
 
@@ -35,9 +35,9 @@ _STACKS = 1.0
 class Exit:
     """The end of a process.
 
-    ``code`` is as :mod:`subprocess` gives it, and None where the process was ended because it took longer than
-    ``limit`` seconds. ``complaints`` is the end of what it wrote to its standard error, ``stacks`` what faulthandler
-    wrote. ``foreign`` quotes what came on the pipe of its messages and is none, for which it was ended.
+    ``code`` is as :mod:`subprocess` gives it; None if the process was ended because it exceeded ``limit`` seconds.
+    ``complaints`` is the end of its standard error, and ``stacks`` is faulthandler's output. ``foreign`` quotes data on
+    the message pipe that is no message, for which the process was ended.
     """
 
     code: int | None
@@ -53,14 +53,14 @@ class Exit:
 
     @property
     def words(self) -> str:
-        """The exit code in words."""
+        """Return the exit code in words."""
         if self.foreign:
             return f"{self.foreign} on the pipe that is reserved for the kit's messages"
         return exit_in_words(self.code)
 
     @property
     def last_line(self) -> str:
-        """The last line that it wrote to its standard error."""
+        """Return the last line of its standard error."""
         return next((line.strip() for line in reversed(self.complaints.splitlines()) if line.strip()), "")
 
 
@@ -75,7 +75,7 @@ def exit_in_words(code: int | None) -> str:
 
 
 def ask_for_stacks(process: int, file: IO[bytes]) -> None:
-    """Let a process write to ``file`` where its threads are, and wait until it has; one that is stopped never does."""
+    """Make a process write its threads' stacks to ``file``, and wait until it has; a stopped one never does."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, STACK_SIGNAL)
     until = time.monotonic() + _STACKS
@@ -86,12 +86,12 @@ def ask_for_stacks(process: int, file: IO[bytes]) -> None:
 
 
 class Worker:
-    """A process that does one kind of work, told by messages. It ends with this one, however this one ends."""
+    """A process that does one kind of work, controlled by messages. It ends with this one, however this one ends."""
 
     def __init__(self, work: str, given: Message, *, quiet: bool = False) -> None:
-        """Start the process on ``work``, ``module:function`` as :data:`gradconform.process.serving` calls it.
+        """Start the process on ``work``, in the form ``module:function`` of :data:`gradconform.process.serving`.
 
-        ``given`` is its first order. What a ``quiet`` one prints is kept for its :class:`Exit` alone.
+        ``given`` is its first order. The output of a ``quiet`` process is kept only for its :class:`Exit`.
         """
         orders, ours = os.pipe()
         messages, theirs = os.pipe()
@@ -106,7 +106,7 @@ class Worker:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # so that what it has started, such as a build, is ended with it
+                    start_new_session=True,  # so that its own children, such as a build, end with it
                 )
             )
         finally:
@@ -121,30 +121,30 @@ class Worker:
         self.send(given)
 
     def fileno(self) -> int:
-        """Return the pipe of the messages, for :func:`wait_for`."""
+        """Return the descriptor of the message pipe, for :func:`wait_for`."""
         return self._receiver.fileno()
 
     @property
     def process(self) -> int:
-        """The process id."""
+        """Return the process id."""
         return self._process.pid
 
     def send(self, order: Message) -> None:
-        """Send an order; that a process is gone is found when its messages are read."""
+        """Send an order; a dead process is detected when its messages are read."""
         with contextlib.suppress(OSError):
             self._orders.send(order)
 
     def expect(self, limit: float | None) -> None:
-        """Let what begins now take ``limit`` seconds, as long as it likes with None: who takes longer has hung."""
+        """Limit the work that starts now to ``limit`` seconds, None for no limit; beyond it, the process has hung."""
         self._limit, self._since = limit, time.monotonic()
 
     def listen(self) -> Iterator[Message | Exit]:
-        """Yield the messages that have come, and last how the process ended where it did; one that hangs is ended.
+        """Yield the messages that have arrived, and last the process's end if it ended; a hung process is ended.
 
-        Raises ``KeyboardInterrupt`` where the process was interrupted, and
-        :class:`~gradconform.exits.RunRefusedError` with what else ended its work.
+        Raises ``KeyboardInterrupt`` if the process was interrupted, and :class:`~gradconform.exits.RunRefusedError`
+        with any other reason that ended its work.
         """
-        gone = not self._receiver.open or self._process.poll() is not None  # what it said before is read below
+        gone = not self._receiver.open or self._process.poll() is not None  # its last messages are read below
         try:
             yield from self._messages()
         except ForeignBytesError as error:
@@ -167,7 +167,7 @@ class Worker:
                 yield message
 
     def told(self) -> Iterator[Message | Exit]:
-        """Yield all messages as they come, to the end of the process, which is last."""
+        """Yield all messages as they arrive, and last the end of the process."""
         heard: Message | Exit | None = None
         while not isinstance(heard, Exit):
             wait_for([self])
@@ -177,22 +177,22 @@ class Worker:
     def _exit(self, limit: float | None = None) -> Exit:
         if limit is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE)  # its pipe is closed before it is gone
+                self._process.wait(_GRACE)  # its pipe closes before it ends
         code = self._process.poll() if limit is None else None
         stacks = self.close()
         return Exit(code=code, limit=limit, complaints=self._complaints.tail, stacks=stacks)
 
     def close(self) -> str:
-        """End the process, whatever it is at; return the stacks that it wrote down."""
+        """End the process in any state, and return the stacks that it wrote."""
         if self._stacks.closed:
             return ""
-        with contextlib.suppress(ProcessLookupError):  # the process may be gone, and what it has started not
+        with contextlib.suppress(ProcessLookupError):  # the process may be gone while its children live
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         own_has_ended(self._process.pid)
-        self._receiver.open, self._limit = False, None  # whoever listens hears no more
+        self._receiver.open, self._limit = False, None  # later listeners get nothing
         for stream in (self._printed, self._complaints):
-            stream.wait(_GRACE)  # a process that the target left behind may hold it open
+            stream.wait(_GRACE)  # an orphan of the target may hold it open
         for file in self._to_close:
             os.close(file)
         with self._stacks:
@@ -201,14 +201,14 @@ class Worker:
 
 
 def wait_for(workers: Iterable[Worker]) -> None:
-    """Wait until one of ``workers`` has said something, or it is time to look after them."""
+    """Wait until one of ``workers`` has a message, or until the next check of all workers is due."""
     select(list(workers), [], [], _LOOK)
 
 
 def _module_path() -> list[str]:
-    """Return where modules are looked for: the current folder last, it must not stand for what the kit imports.
+    """Return the module search path with the current folder last, so that it cannot shadow the kit's imports.
 
-    Unless the user's PYTHONPATH names it: then it stands where the user has put it.
+    If the user's PYTHONPATH names the folder, it keeps the position that the user chose.
     """
     here = {"", os.getcwd()} - {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH109 (texts, as sys.path)
     return sorted(sys.path, key=lambda folder: folder in here)

@@ -1,1 +1,1 @@
-"""Reading: the report's schema, reports and records read back, reports compared and merged."""
+"""Report schema, and reading, comparing and merging of reports and records."""

@@ -1,6 +1,6 @@
-"""A new run against the one before: what changed, check by check and around them, and the conditions of ``--fail-on``.
+"""A new run compared with an earlier one, check by check and beyond, and the conditions of ``--fail-on``.
 
-A condition has names, numbers, comparisons, ``and``, ``or``, ``not`` and parentheses; nothing of it is run.
+A condition has names, numbers, comparisons, ``and``, ``or``, ``not`` and parentheses; it is parsed and never executed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gradconform.exits import UsageError
 from gradconform.results import Place, Report, Result
 
-#: Below these, an error (as a part of its bound) and a duration (in seconds) are too small for a ratio to say anything.
+#: Below these, an error (as a part of its bound) and a duration (in seconds) are too small for a meaningful ratio.
 HEADROOM_FLOOR, DURATION_FLOOR = 0.05, 0.1
 
 _JUDGED = frozenset({"passed", "failed", "waived", "unexpectedly_passed"})
@@ -23,11 +23,11 @@ _PASSING = frozenset({"passed", "unexpectedly_passed"})
 
 
 class CompareError(UsageError):
-    """Two reports that cannot be compared."""
+    """The two reports cannot be compared."""
 
 
 class Change(NamedTuple):
-    """One place before and now; None where a run has no result of it."""
+    """One place before and now; None if a run has no result of it."""
 
     place: Place
     before: Result | None
@@ -36,10 +36,10 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What changed from ``base`` to ``new``.
+    """The changes from ``base`` to ``new``.
 
-    ``changes`` holds the changed checks by what :data:`gradconform.reading.comparison.NAMES` calls it, ``differences``
-    what else is different, as name, value before and value now.
+    ``changes`` holds the changed checks by their name in :data:`gradconform.reading.comparison.NAMES`. ``differences``
+    holds all other differences as name, value before and value now.
     """
 
     base: Report
@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each."""
+        """Return the number of changes of each kind."""
         return {**{name: len(found) for name, found in self.changes.items()}, "differences": len(self.differences)}
 
 
@@ -61,9 +61,9 @@ def compare(
     headroom_factor: float = 2.0,
     slower_factor: float = 2.0,
 ) -> Comparison:
-    """Compare two reports, check by check, on each device and in each dtype.
+    """Return the comparison of two reports, check by check, on each device and in each dtype.
 
-    With ``intersection`` only checks that both have a result of count, and the contracts may differ. Raises
+    With ``intersection``, only checks with a result in both count, and the contracts may differ. Raises
     :class:`CompareError` for reports of two contract versions without it, and for reports that share no check.
     """
     if base.contract != new.contract and not intersection:
@@ -140,14 +140,14 @@ def _slower(change: Change, factor: float) -> bool:
 
 
 def _differences(base: Report, new: Report) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is different around the checks; the file of a target may lie anywhere."""
+    """Yield the differences outside the checks; the path of a target's file is ignored."""
     for name, (before, now) in surroundings(base, new).items():
         if before != now and name != "target.file":
             yield name, before, now
 
 
 def surroundings(*reports: Report) -> dict[str, list[Any]]:
-    """Return target, options and environment by name, with the value of each report; None where one has none."""
+    """Return target, options and environment by name, with the value of each report; None if one has none."""
     names = ("kit", "contract", "profile", "seed", "strict", "extra", "target", "environment", "manifest")
     each = [_leaves("", {name: getattr(report, name) for name in names}) for report in reports]
     return {name: [leaves.get(name) for leaves in each] for name in dict.fromkeys(key for one in each for key in one)}
@@ -161,7 +161,7 @@ def _leaves(name: str, value: Any) -> dict[str, Any]:
     return {name.lstrip("."): list(value) if isinstance(value, tuple) else value}
 
 
-#: What a report of a comparison counts, and an expression can name.
+#: The counts of a comparison's report, which an expression can name.
 NAMES: dict[str, str] = {
     "new_failures": "checks that fail now and did not before",
     "fixed": "checks that failed before and pass now",
@@ -187,19 +187,19 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 class ExpressionError(ValueError):
-    """An expression that cannot be read."""
+    """The expression cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A condition on counts, read once; ``holds`` tells whether it holds of some."""
+    """A condition on counts, parsed once; ``holds`` evaluates it."""
 
     text: str
     tree: ast.expr
 
     @classmethod
     def parse(cls, text: str) -> Expression:
-        """Read an expression; raise :class:`ExpressionError` that names what is no part of the language."""
+        """Return the parsed expression; raise :class:`ExpressionError` that names the invalid part."""
         try:
             if len(text) > _LONGEST:
                 msg = f"expected at most {_LONGEST} characters, got {len(text)}"
@@ -213,11 +213,11 @@ class Expression:
 
     @property
     def names(self) -> list[str]:
-        """The names in it, each once."""
+        """Return its names, each once."""
         return list(dict.fromkeys(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)))
 
     def holds(self, counts: Mapping[str, int]) -> bool:
-        """Tell whether the condition holds of ``counts``."""
+        """Return whether the condition holds for ``counts``."""
         return bool(_value(self.tree, counts))
 
 
@@ -239,7 +239,7 @@ def _refuse_foreign(node: ast.expr, text: str) -> None:
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """Return the expressions that an operator of the language joins; none for all that is no such operator."""
+    """Return the operands of an operator of the language; empty for any other node."""
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -1,10 +1,10 @@
-"""Which of the kit's files somebody has named in the place of another, and what to do with it."""
+"""The kit's files that a user named by mistake in place of another, and the advice for each."""
 
 from __future__ import annotations
 
 import re
 
-#: How each kind begins, what it is, and what to do where a report is expected, and where records of a run are.
+#: Each kind's first bytes, its name, and the advice if a report, or the records of a run, were expected.
 _KINDS: tuple[tuple[re.Pattern[bytes], str, str, str], ...] = (
     (
         re.compile(rb'\s*\{"record":'),
@@ -40,10 +40,10 @@ _KINDS: tuple[tuple[re.Pattern[bytes], str, str, str], ...] = (
 
 
 def instead_of_report(held: bytes, path: str) -> str:
-    """Return what a file is that was named as a report and is none, and what to do; nothing where nobody knows."""
+    """Return the kind of a file that was named as a report but is none, with advice; empty if unknown."""
     return next((f"{what}; {do.format(path=path)}" for form, what, do, _ in _KINDS if do and form.match(held)), "")
 
 
 def instead_of_records(held: bytes) -> str:
-    """Return what a file is that was named as the records of a run and is none, and what to do; nothing likewise."""
+    """Return the kind of a file that was named as a run's records but is none, with advice; empty if unknown."""
     return next((f"{what}; {do}" for form, what, _, do in _KINDS if do and form.match(held)), "")

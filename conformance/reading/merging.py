@@ -1,4 +1,4 @@
-"""Puts the reports of a divided run together, as if it had been one."""
+"""Merging of the reports of a divided run into the report of the whole run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from gradconform.exits import UsageError
 from gradconform.results import Report
 
-#: What is the same in all shards of one run. Of a target, the file may lie elsewhere on another machine.
+#: The fields that all shards of one run share. A target's file may have another path on another machine.
 _ALIKE = ("kit", "contract", "profile", "seed", "strict", "extra", "manifest")
 _OF_TARGET = ("text", "name", "version", "sha256")
 _OF_SHARD = ("count", "selected", "sha256")
 
 
 class MergeError(UsageError):
-    """Reports that are not the shards of one run, or not all of them."""
+    """The reports are not the shards of one run, or not all of them."""
 
 
 def merge(reports: Mapping[str, Report]) -> Report:
-    """Return the report of the whole run whose shards ``reports`` are, by the names that messages call them.
+    """Return the report of the whole run from its shards in ``reports``, keyed by their names in messages.
 
-    Its results are in the order of the plan, and what has not run in a shard has not run in the whole. Raises
-    :class:`MergeError` that says which reports do not belong together and why, or which shard is missing.
+    Its results are in the order of the plan; a check that did not run in its shard did not run in the whole. Raises
+    :class:`MergeError` that names the reports that do not belong together and the reason, or the missing shard.
     """
     if not reports:
         msg = "no report to merge; expected the report of each shard"
@@ -63,12 +63,12 @@ def _shard(report: Report) -> Mapping[str, Any]:
 
 
 def _waived_by(report: Report) -> object:
-    """Return what is the same of the waivers in all shards: which entry met a result is not."""
+    """Return the part of the waivers that all shards share: it excludes the matched results."""
     return None if report.waivers is None else report.waivers["sha256"]
 
 
 def _refuse_gaps(reports: Mapping[str, Report]) -> None:
-    """Raise where a shard is there twice or not at all, or where the shards do not hold the whole plan."""
+    """Raise if a shard is duplicate or missing, or if the shards do not hold the whole plan."""
     named: dict[int, str] = {}
     for name, report in reports.items():
         index = _shard(report)["index"]

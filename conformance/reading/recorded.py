@@ -1,4 +1,4 @@
-"""Reads the records of a run back: each result as the report's schema has it, so that a report of them is one."""
+"""Reading of a run's records: each result has the form of the report's schema, so the records make a report."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .report import problem_of, values_of
 
 @dataclass(slots=True, kw_only=True)
 class RecordedRun:
-    """A run as it was read from a file.
+    """A run that was read from a file.
 
-    ``started`` is the item that had begun and has no result; ``whole`` how many bytes of the file are whole lines;
-    ``ended`` says that the run came to its end.
+    ``started`` is the item that had begun and has no result. ``whole`` is the number of bytes in whole lines of the
+    file. ``ended`` says that the run finished.
     """
 
     path: Path
@@ -31,18 +31,18 @@ class RecordedRun:
 
     @property
     def missing(self) -> list[Place]:
-        """The planned items that have no result, in the order of the plan."""
+        """Return the planned items without a result, in the order of the plan."""
         return [place for place in self.header.places if place not in self.results]
 
     def report(self) -> Report:
-        """Return the report of what has a result."""
+        """Return the report on the items with a result."""
         return self.header.report_of(self.results)
 
 
 def read_run(path: str | Path) -> RecordedRun:
-    """Read a file of records. A last line that was cut off is left out: whoever wrote it was killed.
+    """Return the run in a file of records. An incomplete last line is dropped: its writer was killed.
 
-    Raises :class:`~gradconform.records.RecordsError` that names the file, the line and what is wrong with it.
+    Raises :class:`~gradconform.records.RecordsError` that names the file, the line and the problem.
     """
     where = Path(path)
     try:
@@ -70,7 +70,7 @@ def read_run(path: str | Path) -> RecordedRun:
 
 
 def _take(run: RecordedRun, record: Record, known: frozenset[Place]) -> None:
-    """Add what one record says."""
+    """Add the contents of one record."""
     kind = record.get("record")
     if kind == "result":
         result = _result(record)

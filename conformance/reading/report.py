@@ -1,6 +1,6 @@
-"""Reads a report back: to values that meet the schema, and agree with themselves and with the contract.
+"""Reading of a report: its values must meet the schema and agree with each other and with the contract.
 
-What was edited by hand, or half merged, does not agree.
+A report that was edited by hand, or merged in part, does not agree.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
 
 
-#: What no count, seed or version of a report reaches; Python would read far longer ones, slowly.
+#: More digits than any count, seed or version of a report has; Python would read much longer numbers, slowly.
 _DIGITS = 20
 _SHOWN = 80
-#: What may be left behind the place of an error where a number or a word was cut off.
+#: The text that may follow the place of an error if a number or a word was cut off.
 _CUT = re.compile(r"[-+.\deE]*|tr?u?|fa?l?s?|nu?l?")
-#: There are some sixty kinds of cause.
+#: The most characters of a list of words to show; there are some sixty kinds of cause.
 _SHOWN_WORDS = 900
 
 
 class ReportError(UsageError):
-    """A file or text that is no report of the kit: what is wrong, where, and what was expected."""
+    """The file or text is no report of the kit; the message has the problem, its place and the expected value."""
 
 
 def schema() -> dict[str, Any]:
@@ -49,7 +49,7 @@ def schema() -> dict[str, Any]:
 
 
 def named(given: str | bytes | os.PathLike[str]) -> str:
-    """Return what messages call the report: its path where it has one."""
+    """Return the report's name in messages: its path if it has one."""
     return "the report" if _is_text(given) else str(given)
 
 
@@ -99,20 +99,20 @@ def _values(name: str, text: str) -> dict[str, Any]:
 
 
 def _refuse_another_kind(name: str, held: bytes) -> None:
-    """Refuse a file that is known to be something else."""
+    """Raise for a file that is known to be of another kind."""
     if told := instead_of_report(held, name):
         _refuse(name, f"{told}; expected a report")
 
 
-class ValueProblem(ValueError):  # noqa: N818 (it says what is wrong, and who reads names the file)
-    """A value that JSON can be written with and neither a report nor a record has."""
+class ValueProblem(ValueError):  # noqa: N818 (it has the problem; readers add the file)
+    """A value that JSON can hold, but neither a report nor a record can."""
 
 
 def values_of(text: str) -> Any:
-    """Return what JSON holds.
+    """Return the values of a JSON text.
 
-    Raises :class:`ValueProblem` for a number that no report reaches, for NaN, and for a name that stands twice; and
-    what ``json.loads`` raises.
+    Raises :class:`ValueProblem` for a number larger than a report's, for NaN, and for a duplicate name. It also raises
+    the errors of ``json.loads``.
     """
     return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_constant, object_pairs_hook=_once)
 
@@ -164,11 +164,11 @@ def _refuse_other_values(name: str, values: Mapping[str, Any]) -> None:
 
 
 def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> str | None:
-    """Say where values are not those of a report, or of a result in one, as the schema has it; None where they are."""
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 (only who reads a report needs it)
+    """Return the place at which values violate the schema of a report, or of its result; None if they are valid."""
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 (only reading a report needs it)
 
     error = best_match(_validator(what).iter_errors(values))
-    while error is not None and error.context:  # of null or an object, the object was meant
+    while error is not None and error.context:  # for null or an object, the object was meant
         error = best_match(inner for inner in error.context if inner.validator_value != "null")
     if error is None:
         return None
@@ -185,7 +185,7 @@ def _validator(what: str) -> Draft202012Validator:
 
 
 def _told(error: ValidationError) -> str:
-    """Return what was expected and what is there, to follow the name of the place, without the schema's own words."""
+    """Return the expected and the actual value, to follow the place's name, without the schema's own words."""
     rule, value, found = str(error.validator), cast("Any", error.validator_value), cast("Any", error.instance)
     known = cast("dict[str, Any]", error.schema).get("properties", {})
     if rule == "required":
@@ -209,7 +209,7 @@ def _told(error: ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value for a message, short."""
+    """Return a short text of a value for a message."""
     if isinstance(value, dict):
         return f"an object of {len(value)} names"
     if isinstance(value, list):
@@ -228,11 +228,11 @@ def _refuse(name: str, problem: str) -> NoReturn:
 
 
 def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
-    """Read what :meth:`~gradconform.Report.to_json` wrote: a path, or the text itself, which starts with ``{``.
+    """Return the report that :meth:`~gradconform.Report.to_json` wrote: a path, or the text, which starts with ``{``.
 
-    Raises :class:`~gradconform.ReportError` (a ``ValueError``) that says what is wrong, where, and what was expected:
-    for a file that cannot be read, is no JSON or does not meet the schema, and for one whose counts, verdict or checks
-    are not those of its results and its contract.
+    Raises :class:`~gradconform.ReportError` (a ``ValueError``) with the problem, its place and the expected value. It
+    is raised for a file that cannot be read, is no JSON or does not meet the schema. It is also raised if counts,
+    verdict or checks do not agree with the results and the contract.
     """
     name = named(path_or_text)
     values = _values(name, _text(path_or_text))
@@ -273,7 +273,7 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _asked(result: Result, check: FrozenCheck) -> bool:
-    """Tell whether a result can be one of the check: by its level, by the core, and by the claims that it needs."""
+    """Return whether a result fits the check: its level, the core, and the claims that it needs."""
     here = {claim for claim in result.unclaimed if not claim.startswith(("dtype ", "device "))}
     option = any(map(is_option, here)) and result.status in {"failed", "waived"}
     levels = {check.level, "SHOULD"} if option else {check.level}

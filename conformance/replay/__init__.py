@@ -1,1 +1,1 @@
-"""One check in hand: run again, or written as one Python file that needs only torch and the implementation."""
+"""A single check: run again, or written as one Python file that needs only torch and the implementation."""

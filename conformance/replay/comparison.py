@@ -1,6 +1,6 @@
-"""What a replay script compares: what an implementation showed with what plain autograd did.
+"""The comparisons of a replay script between an implementation and plain autograd.
 
-A script takes PROGRAM, COMPARED, LANES and TOLERANCE from its own lines, as gradconform.replay.standalone says.
+A script defines PROGRAM, COMPARED, LANES and TOLERANCE itself, as gradconform.replay.standalone describes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     LANES: list[int]
     COMPARED: set[str]
 
-#: What one action showed: its token, what it raised, and by what it is called what was seen under which name.
+#: The observations after one action: its token, its exception, and the values by kind and name.
 Step = dict[str, Any]
-#: What no arithmetic touches, and what an implementation need not do because plain autograd does it.
+#: Values that no arithmetic changes, and work that an implementation may skip although plain autograd does it.
 EXACT = {"argument", "output gradient", "parameter", "the generator's state"}
 ALLOWED = {
     "moved to other storage: the gradient of",
@@ -35,14 +35,14 @@ ALLOWED = {
 
 
 def copy(value: Any) -> Any:
-    """Return a tensor's values, or those of all in a dict, as they are now."""
+    """Return a copy of a tensor's current values, or of all values in a dict."""
     if isinstance(value, dict):
         return {name: copy(one) for name, one in value.items()}
     return value.detach().to_dense().cpu().clone() if isinstance(value, Tensor) else value
 
 
 def same(got: Any, expected: Any, tolerance: float) -> bool:
-    """Tell whether two things seen are the same; numbers may differ by ``tolerance`` of the largest."""
+    """Return whether two observations are equal; numbers may differ by ``tolerance`` of the largest."""
     if not (isinstance(got, Tensor) and isinstance(expected, Tensor)):
         return not isinstance(got, Tensor) and not isinstance(expected, Tensor) and bool(got == expected)
     if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -57,7 +57,7 @@ def same(got: Any, expected: Any, tolerance: float) -> bool:
 
 
 def differences(plain: list[Step], tried: list[Step]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is compared and not as it should be: its name, what was expected, and what was seen."""
+    """Yield each compared observation that is wrong: its name, the expected value and the actual one."""
     for number, (expected, got) in enumerate(zip(plain, tried, strict=True)):
         token = got["token"]
         if got["lane"] not in LANES:
@@ -68,7 +68,7 @@ def differences(plain: list[Step], tried: list[Step]) -> Iterator[tuple[str, Any
             if not MAY_REFUSE or "W" in token:
                 yield f"{token} runs", "no error", f"raises {got['raised']}"
                 continue
-            expected = tried[number - 1]  # noqa: PLW2901 (what is refused leaves everything as it was)
+            expected = tried[number - 1]  # noqa: PLW2901 (a refusal changes nothing)
         for what in sorted(COMPARED & got.keys()) if not token.endswith("finish!") else ():
             for name in {**({} if "given to" in what else expected.get(what, {})), **got[what]}:
                 value, allowed = got[what].get(name, 0), wanted(what, name, expected, plain[number:])
@@ -79,7 +79,7 @@ def differences(plain: list[Step], tried: list[Step]) -> Iterator[tuple[str, Any
 
 
 def refusal(got: Step) -> Iterator[tuple[str, Any, Any]]:
-    """Yield a misuse that was accepted where it may not be."""
+    """Yield a misuse that raised no error although one is required."""
     if got["raised"] is None and "refusal" in COMPARED:
         yield f"{got['token']} raises", "an error", "none"
     for slot, grad in got.get("the gradient of input", {}).items() if "refusal or nothing" in COMPARED else ():
@@ -88,10 +88,10 @@ def refusal(got: Step) -> Iterator[tuple[str, Any, Any]]:
 
 
 def wanted(what: str, name: Any, step: Step, later: list[Step]) -> list[tuple[Any, float]]:
-    """Return the values that may be seen there, each with its tolerance; none where anything may."""
+    """Return the allowed values with their tolerances; none if any value is allowed."""
     if what == ".grad of input":
         return [(grads[name], TOLERANCE), (None, 0.0)] if (grads := step.get("the gradient of input")) else []
-    if what.startswith("the gradient given to"):  # where autograd calls no hook, its next call counts
+    if what.startswith("the gradient given to"):  # if autograd calls no hook, its next call counts
         calls: dict[Any, Any] = next((one[what] for one in later if (name[0], 0) in one.get(what, {})), {})
         return [(calls[name], 0.05)] if name in calls else []
     if what == "what W returns for":
@@ -104,12 +104,12 @@ def wanted(what: str, name: Any, step: Step, later: list[Step]) -> list[tuple[An
 
 
 def worded(name: tuple[Any, Any]) -> str:
-    """Return the name of two things that share storage, or of a hook and its call."""
+    """Return the name of two tensors that share storage, or of a hook and its call."""
     return f"{name[0]}, call {name[1] + 1}," if isinstance(name[1], int) else " and ".join(name)
 
 
 def other_bits(first: list[Step], again: list[Step]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the gradients that have other bits in another run."""
+    """Yield the gradients whose bits differ in another run."""
     for one, other in zip(first, again, strict=True):
         for what in ("the gradient of input", "the gradient of"):
             for name, value in one.get(what, {}).items():
@@ -119,7 +119,7 @@ def other_bits(first: list[Step], again: list[Step]) -> Iterator[tuple[str, Any,
 
 
 def worst(expected: Any, got: Any) -> int:
-    """Return the number of the element in which two tensors of one shape differ most; 0 for anything else."""
+    """Return the index of the element in which two tensors of one shape differ most; 0 for anything else."""
     if (
         not isinstance(got, Tensor)
         or not isinstance(expected, Tensor)
@@ -133,7 +133,7 @@ def worst(expected: Any, got: Any) -> int:
 
 
 def excerpt(value: Any, place: int) -> str:
-    """Return the elements of a tensor around one of them; anything else as it is."""
+    """Return the elements of a tensor around one element; any other value is returned unchanged."""
     if not isinstance(value, Tensor):
         return str(value)
     around = value.flatten()[max(place - 2, 0) : place + 3].tolist()

@@ -1,4 +1,4 @@
-"""Definitions without what a script has no use for: branches decided before it runs, docstrings, annotations."""
+"""Definitions reduced for a script: without branches decided in advance, docstrings and annotations."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _COMPARISONS = {
 
 @dataclass(frozen=True, slots=True)
 class Folding(ast.NodeTransformer):
-    """What is known of a script before it runs."""
+    """The facts about a script that are known before it runs."""
 
     #: The values of expressions, by their text.
     known: Mapping[str, Any]
-    #: The keys that are used of a dict, by its name.
+    #: The used keys of each dict, by its name.
     entries: Mapping[str, AbstractSet[str]]
-    #: The attributes that are read anywhere; other methods are left out.
+    #: The attributes that are read anywhere; other methods are dropped.
     read: AbstractSet[str] = frozenset()
-    #: What is written in the place of calls, dicts and conditional expressions, by their text.
+    #: Replacements of calls, dicts and conditional expressions, by their text.
     instead: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value that an expression is known to have, or ``_UNKNOWN``."""
+        """Return the known value of an expression, or ``_UNKNOWN``."""
         text = ast.unparse(node)
         if text in self.known:
             return self.known[text]
@@ -60,7 +60,7 @@ class Folding(ast.NodeTransformer):
         return _UNKNOWN if _UNKNOWN in values else not decides
 
     def visit(self, node: ast.AST) -> Any:
-        """Put in what is known of an expression, or stands in its place; go on below what is not."""
+        """Replace an expression that is known or has a replacement; otherwise visit its children."""
         if self.instead and isinstance(node, _REPLACED) and (text := self.instead.get(ast.unparse(node))) is not None:
             return ast.parse(text, mode="eval").body
         if isinstance(node, (ast.BoolOp, ast.Name, ast.Compare, ast.Attribute)) and not isinstance(
@@ -72,41 +72,41 @@ class Folding(ast.NodeTransformer):
         return ast.NodeTransformer.visit(self, node)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Go on below a node; no block is left empty."""
+        """Visit the children of a node; an empty block gets a ``pass``."""
         made = ast.NodeTransformer.generic_visit(self, node)
         if isinstance(made, (ast.If, ast.For, ast.With, ast.Try, ast.ExceptHandler)):
             made.body = _ended(made.body) or [ast.Pass()]
         return made
 
     def visit_With(self, node: ast.With) -> Any:
-        """Take what stands within a context that does nothing."""
+        """Replace a ``with`` whose contexts do nothing by its body."""
         made = self.generic_visit(node)
         if isinstance(made, ast.With) and all(ast.unparse(one) == "nullcontext()" for one in made.items):
             return made.body
         return made
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        """Leave out a call in whose place nothing stands."""
+        """Drop a call whose replacement is a constant."""
         made = self.generic_visit(node)
         return None if isinstance(made, ast.Expr) and isinstance(made.value, ast.Constant) else made
 
     def visit_If(self, node: ast.If) -> Any:
-        """Take the branch that is known to be taken."""
+        """Return the branch that is known to be taken."""
         value = self.value(node.test)
         return self.generic_visit(node) if value is _UNKNOWN else self.block(node.body if value else node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        """Take the side that is known to be taken."""
+        """Return the side that is known to be taken."""
         value = self.value(node.test)
         return self.generic_visit(node) if value is _UNKNOWN else self.visit(node.body if value else node.orelse)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Leave out the operands that decide nothing."""
+        """Drop the operands that decide nothing."""
         left = [self.visit(one) for one in node.values if isinstance(one, ast.Constant) or self.value(one) is _UNKNOWN]
         return left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        """Leave out the docstring, the annotations and what stands behind a branch that returns."""
+        """Drop the docstring, the annotations and the code after a branch that returns."""
         node.args.defaults = [self.visit(one) for one in node.args.defaults]
         for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg):
             if arg is not None:
@@ -117,7 +117,7 @@ class Folding(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Leave out the docstring and the methods that nothing reads; the fields of a dataclass stay."""
+        """Drop the docstring and the methods that nothing reads; the fields of a dataclass stay."""
         fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and _is_dataclass(node)]
         read = [one for one in without_docstring(node.body) if one not in fields and self._is_read(one)]
         node.body = [*fields, *(one for one in self.block(read) if not _adds_nothing(one))] or [ast.Pass()]
@@ -127,19 +127,19 @@ class Folding(ast.NodeTransformer):
         return not isinstance(node, ast.FunctionDef) or node.name in self.read or node.name.startswith("__")
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """Leave out the annotation, and the entries of a dict that are not used."""
+        """Drop the annotation, and the entries of a dict that are not used."""
         if node.value is None or self._is_unread(node.target):
             return None
         return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def _is_unread(self, target: ast.expr) -> bool:
-        """Tell whether a target is an attribute of an object's own that nothing reads."""
+        """Return whether a target is an attribute of ``self`` that nothing reads."""
         return (
             isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self" and target.attr not in self.read
         )
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Leave out table entries that are not used, attributes that nothing reads or computes, and what is known."""
+        """Drop unused table entries, attributes that nothing reads or computes, and known values."""
         if all(isinstance(one, ast.Name) and one.id in self.known for one in node.targets):
             return None
         keys = self.entries.get(ast.unparse(node.targets[0]))
@@ -152,7 +152,7 @@ class Folding(ast.NodeTransformer):
         return None if not calls and all(map(self._is_unread, node.targets)) else self.generic_visit(node)
 
     def block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        """Return statements up to the first that is known to end them."""
+        """Return the statements up to the first that is known to end them."""
         found: list[ast.stmt] = []
         for one in body:
             made = self.visit(one)
@@ -173,7 +173,7 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _adds_nothing(node: ast.stmt) -> bool:
-    """Tell whether a method is that of the class above, under the same arguments."""
+    """Return whether a method only calls its base class with the same arguments."""
     if not isinstance(node, ast.FunctionDef):
         return False
     called = f"super().{node.name}({ast.unparse(node.args).partition(', ')[2]})"
@@ -181,7 +181,7 @@ def _adds_nothing(node: ast.stmt) -> bool:
 
 
 def _read_later(node: ast.FunctionDef) -> list[ast.stmt]:
-    """Return the statements of a function without what is computed by no call under names that nothing reads."""
+    """Return a function's statements without unread names whose value needs no call."""
     read = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
 
     def left(one: ast.stmt) -> bool:
@@ -207,7 +207,7 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def unparsed(node: ast.stmt, width: int = 112) -> str:
-    """Return the text of a statement: a table entry by entry, and what is longer than ``width`` broken in brackets."""
+    """Return a statement's text: tables have one entry per line, and lines beyond ``width`` break in brackets."""
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and node.value.keys:
         pairs = zip(node.value.keys, node.value.values, strict=True)
         return "\n".join(
@@ -234,7 +234,7 @@ def unparsed(node: ast.stmt, width: int = 112) -> str:
 
 
 def _places(line: str) -> list[tuple[int, int]]:
-    """Return where a line may be broken, and in how many brackets: behind a comma, or before a clause."""
+    """Return the positions at which a line may break, with bracket depth: after a comma, or before a clause."""
     margin = len(line) - len(line.lstrip())
     depth = strings = 0
     places: list[tuple[int, int]] = []

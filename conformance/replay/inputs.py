@@ -1,4 +1,4 @@
-"""What a program is given, as lines of a script: its stages, arguments, targets and output gradients."""
+"""The inputs of a program as lines of a script: its stages, arguments, targets and output gradients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .source import Source, add_stage, arguments, literal, values_of
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a trial is given; ``names`` are those that the script reads."""
+    """The inputs of a trial; ``names`` are those that the script reads."""
 
     trial: Trial
     materials: Materials
     names: set[str]
 
     def lines(self, source: Source) -> list[str]:
-        """Return the lines; what they are made with enters ``source``."""
+        """Return the lines; the definitions that they need are added to ``source``."""
         trial = self.trial
         forwards = list(dict.fromkeys(action for action in trial.actions if action.kind == "F"))
         seeds = {action.mb: self.materials.rng_seed(action.mb) for action in forwards}
@@ -39,7 +39,7 @@ class Inputs:
         ]
 
     def _lost(self) -> Iterator[str]:
-        """Give the arguments of forwards that get no backward."""
+        """Yield the arguments of forwards that have no backward."""
         for action in self.trial.actions:
             if action.kind == "lose":
                 stage = self.materials.stage(action.stage)
@@ -47,7 +47,7 @@ class Inputs:
                 yield from arguments(args, stage, f"ARGS[{action.stage}, 'lost {action.mb}']")
 
     def _misused(self) -> Iterator[str]:
-        """Give the output gradients of calls that are wrong."""
+        """Yield the output gradients of wrong calls."""
         wrong = self.trial.output_grads in WRONG_PATTERNS
         for action in self.trial.actions:
             if action.misuse and action.kind in {"B", "I"}:
@@ -55,14 +55,14 @@ class Inputs:
                 yield f"OUTPUT_GRADS[{action.stage}, {action.mb}, 'misuse'] = lambda: {literal(grads)}"
 
     def _by_hand(self) -> Iterator[str]:
-        """Give the gradients that the caller accumulates itself."""
+        """Yield the gradients that the caller accumulates itself."""
         for action in self.trial.actions:
             if action.kind == "G":
                 grads = self.materials.hand_grads(action.stage, action.mb)
                 yield f"HAND_GRADS[{action.stage}, {action.mb}] = lambda: {literal(grads)}"
 
     def _stage(self, lane: int, source: Source) -> list[str]:
-        """Return the lines of a stage: how it is made, and the values of its parameters and buffers."""
+        """Return the lines of a stage: its construction, and the values of its parameters and buffers."""
         made = add_stage(source, self.trial.stages[lane])
         module = self.materials.stage(lane)
         values = [

@@ -1,4 +1,4 @@
-"""What a script compares, by the judge of its check, and what it cannot show."""
+"""The comparisons of a script, by the judge of its check, and the checks that a script cannot show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradconform.judge.whole import fires_hooks
 
 from . import standalone
 
-#: What a script compares where gradients are judged, by what it calls them.
+#: The observations to compare if gradients are judged, by their names in a script.
 _GRADIENTS = (
     "output",
     "the gradient of input",
@@ -23,7 +23,7 @@ _GRADIENTS = (
     "the gradient of",
     "requires_grad of what accumulates:",
 )
-#: What is judged of the state, by the field of an observation's state.
+#: The judged state, by the field of an observation's state.
 _STATE = {
     "args": "argument",
     "output_grads": "output gradient",
@@ -33,7 +33,7 @@ _STATE = {
     "process": "what the process is set to:",
     "handed": "as handed over:",
 }
-#: What a script compares for each judge; ``{}`` stands for what the judge was told to look at.
+#: The comparisons of a script for each judge; ``{}`` is replaced by the judge's own argument.
 COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
     gradients: _GRADIENTS,
     chained: _GRADIENTS,
@@ -69,24 +69,24 @@ COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
         "calls of the post_accumulate hook of",
     ),
 }
-#: What is seen when a program has ended.
+#: Observations made when a program has ended.
 IN_THE_END = {"buffer in the end", "changed later:", "whether called: the module hook of"}
-#: What a script can watch; lifetimes are seen by the kit's own machinery.
+#: Observations that a script can make; lifetimes need the kit's own machinery.
 _WATCHED = {"state", "hooks", "module_hooks"}
-#: Claims under which values are judged in another way than a script compares them.
+#: Claims under which the kit judges values by another rule than a script's comparison.
 _JUDGED_OTHERWISE = {"none_as_zeros": True, "first_stage_input_grads": False}
-#: What a program does with gradients in ``Parameter.grad``, wherever an adapter keeps its own.
+#: Operations of a program on gradients in ``Parameter.grad``, even if an adapter keeps its own elsewhere.
 _OF_STORED = {"zero_none", "zero_fill", "restride", "bucket", "replace", "rebind"}
 
 
 def judge_of(check: Check) -> tuple[Callable[..., object], dict[str, Any]]:
-    """Return the function that judges ``check``, and what it is told."""
+    """Return the function that judges ``check``, and its arguments."""
     judge = check.judge
     return (judge.func, judge.keywords) if isinstance(judge, partial) else (judge, {})
 
 
 def compared(check: Check, capabilities: Capabilities) -> set[str]:
-    """Return what the script of ``check`` compares: what its judge reads, by what the script calls it."""
+    """Return the comparisons of the script of ``check``: the values that its judge reads, by their names there."""
     judge, told = judge_of(check)
     what = told.get("kind") or _STATE.get(told.get("what", ""))
     names = {one.format(what) for one in COMPARED.get(judge, ())}
@@ -96,7 +96,7 @@ def compared(check: Check, capabilities: Capabilities) -> set[str]:
 
 
 def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[str]:
-    """Return what ``check`` watches, or judges by, that no script of torch alone can show."""
+    """Return the observations and rules of ``check`` that no script of torch alone can show."""
     claims = {name: getattr(capabilities, name) for name in _JUDGED_OTHERWISE}
     found = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
     for trial in check.trials[:1]:

@@ -1,4 +1,4 @@
-"""What is known of the driver's expressions before a script runs, so that what they never come to is not written."""
+"""The driver's expressions with values known before a script runs, so that unused code is not written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def lanes(check: Check) -> list[int]:
 
 
 def loss_scale(trial: Trial, capabilities: Capabilities) -> float:
-    """Return what the loss of a micro-batch is multiplied by."""
+    """Return the factor of a micro-batch's loss."""
     divided = capabilities.loss_divided_by_microbatches
     return 1.0 / trial.microbatches() if trial.loss and divided else 1.0
 
 
 def entries(check: Check, capabilities: Capabilities) -> dict[str, set[str]]:
-    """Return what a program does and what a judge reads: the entries of the driver's tables that are written."""
+    """Return the entries of the driver's tables to write: the program's actions and the judge's observations."""
     read = compared(check, capabilities)
     seen = {"the gradient of", *read}
     if "whether called: the module hook of" in read:
@@ -44,7 +44,7 @@ def known(check: Check, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict[str, Any]:
-    """Return the names that a script has no line of its own for."""
+    """Return the constant names that have no line of their own in a script."""
     trial = check.trials[0]
     kinds = {action.kind for action in trial.actions}
     judge, judge_told = judge_of(check)
@@ -77,12 +77,12 @@ def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict
         "self._spec.repeats_weight": again,
         "self._spec.retain_graph": trial.retain_graph,
         "self._spec.releases_outputs": "send" in kinds,
-        "name not in self._functions": False,  # what is called and not there is told as what it raises
+        "name not in self._functions": False,  # a missing function is reported through the exception of its call
     }
 
 
 def _misuse(trial: Trial) -> dict[str, bool]:
-    """Return the questions that only a misuse answers with yes, and whether this is one."""
+    """Return the conditions that only a misuse makes true, and whether this is one."""
     misuse = any(action.misuse for action in trial.actions)
     asked: tuple[str, ...] = ("wanted.keys() != given.keys()", "got['misuse']", "step['misuse']")
     asked += ("token.endswith('!')", "token.endswith('finish!')")
@@ -93,7 +93,7 @@ def _misuse(trial: Trial) -> dict[str, bool]:
 
 
 def _trial(check: Check) -> dict[str, bool]:
-    """Return the questions that the form of a trial answers, and whether it may be with yes."""
+    """Return the conditions that the form of a trial decides, and whether they may be true."""
     trial = check.trials[0]
     return {
         "IN_MODES": bool(trial.modes),
@@ -109,7 +109,7 @@ def _trial(check: Check) -> dict[str, bool]:
 
 
 def _comparison(read: set[str]) -> dict[str, bool]:
-    """Return the questions about what is compared, and whether they may be answered with yes."""
+    """Return the conditions on the comparisons, and whether they may be true."""
     handed = any("given to" in one for one in read)
     return {
         "what in ALLOWED": not read.isdisjoint(ALLOWED),
@@ -123,7 +123,7 @@ def _comparison(read: set[str]) -> dict[str, bool]:
 
 
 def _loss(trial: Trial) -> dict[str, Any]:
-    """Return what is known of where gradients come from: the last stage's loss, or the caller."""
+    """Return the facts on the source of gradients: the last stage's loss, or the caller."""
     if trial.loss:
         return {} if trial.chain else {"self.last": True}
     found: dict[str, Any] = {"self._spec.loss_fn": None, "self._spec.loss_fn is None": True}

@@ -1,4 +1,4 @@
-"""How a script is laid out: its docstring, its imports, what stands between definitions, and long lines of numbers."""
+"""Layout of a script: its docstring, its imports, the space between definitions, and long lines of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def docstring(paragraphs: Iterable[str]) -> str:
 
 
 def spaced(definitions: Iterable[str]) -> list[str]:
-    """Return definitions, with constants that follow each other in one."""
+    """Return definitions with spacing; consecutive constants are joined into one."""
     found: list[str] = []
     above = False
     for text in definitions:
@@ -35,7 +35,7 @@ def merged(imports: set[str]) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """Fold the lines of numbers, which may be broken behind any comma inside their brackets."""
+    """Fold the lines of numbers, which may be broken after any comma inside their brackets."""
     return "\n".join(
         line
         if len(line) <= WIDTH or "torch.tensor(" not in line

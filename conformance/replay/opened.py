@@ -1,6 +1,6 @@
-"""What a replay script opens an adapter with, and when gradients are due that an adapter says come early or late.
+"""The opening of an adapter in a replay script, and the time at which early or late gradients are due.
 
-A script takes the names below from its own lines, as gradconform.replay.standalone says.
+A script defines the names below itself, as gradconform.replay.standalone describes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def bare(leaf: Any) -> Any:
-    """Return a tensor of the same shape, dtype and need of a gradient that holds no graph."""
+    """Return a tensor of the same shape, dtype and ``requires_grad`` without a graph."""
     return torch.zeros_like(leaf).detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
 
 
@@ -42,7 +42,7 @@ def example(number: int) -> tuple[tuple[Any, ...], Any]:
 
 
 def spec_of(number: int) -> StageSpec:
-    """Return what an adapter is told of a stage."""
+    """Return the stage's description for an adapter."""
     args, outputs = example(number)
     last = LOSS and (not CHAIN or number == len(STAGES) - 1)
     return StageSpec(
@@ -61,18 +61,18 @@ def spec_of(number: int) -> StageSpec:
 
 
 def shaped(grads: Any, number: int) -> Any:
-    """Return output gradients in the structure of a stage's outputs: named tuples have no text of their own."""
+    """Return output gradients in the structure of a stage's outputs: named tuples have no source text."""
     values = iter(flattened(grads))
     return map_leaves(lambda _: next(values), as_tuple(example(number)[1]))
 
 
 def made(found: Any) -> Any:
-    """Return the adapter that a class or a factory makes."""
+    """Return the adapter that a class or a factory creates."""
     return found() if isinstance(found, type) or not hasattr(found, "open") else found
 
 
 def not_due(steps: list[dict[str, Any]], lane: int) -> bool:
-    """Tell whether some parameter gradients may have come already, or are left to a finish."""
+    """Return whether some parameter gradients may have arrived already, or are left to a finish."""
     acts = [step["token"].lstrip("0123456789") for step in steps if step["lane"] == lane and not step["misuse"]]
     if EARLY and Counter(act[1:] for act in acts if act[0] == "I") != Counter(act[1:] for act in acts if act[0] == "W"):
         return True

@@ -33,12 +33,12 @@ from .straight import Straight
 
 
 class ScriptError(UsageError):
-    """A check or a target of which no script can be written."""
+    """No script can be written of the check or the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a script replays: a trial of a check on a target, as it was run."""
+    """The contents of a script: a trial of a check on a target, as it was run."""
 
     check: Check
     target: Target
@@ -50,8 +50,8 @@ class Replayed:
     def text(self) -> str:
         """Return the script.
 
-        Of an adapter it opens a session on the stage, as the kit does. Raises :class:`ScriptError` for a check that no
-        script can show.
+        For an adapter, it opens a session on the stage, as the kit does. Raises :class:`ScriptError` for a check that
+        no script can show.
         """
         self._refuse()
         trial, claims, source = self.check.trials[0], self.target.capabilities, Source()
@@ -80,7 +80,7 @@ class Replayed:
         return "\n\n\n".join([folded("\n".join(lines)), *spaced(parts.definitions.values()), run])
 
     def shortest(self) -> str:
-        """Return the script: action by action where that shows the failure too, else with the kit's way of running.
+        """Return the script: action by action if that shows the failure too, else with the kit's driver.
 
         Raises as :meth:`text`.
         """
@@ -93,12 +93,12 @@ class Replayed:
 
     @property
     def of_adapter(self) -> bool:
-        """Whether the target is an adapter, and no set of torch's three functions."""
+        """Whether the target is an adapter rather than a set of torch's three functions."""
         return not isinstance(self.target.adapter, FunctionsAdapter)
 
     @property
     def needs(self) -> str:
-        """What a script needs, in words."""
+        """Return the requirements of a script in words."""
         if self.of_adapter:
             return f"torch, gradconform.adapter and {self.target.text.partition(':')[0]}"
         return "torch and the implementation alone"
@@ -147,7 +147,7 @@ class Replayed:
         ]
 
     def _constants(self, trial: Trial) -> dict[str, object]:
-        """Return the names that what is run reads, besides the values."""
+        """Return the names, other than the values, that the script's code reads."""
         dtype = dtype_named(self.dtype_name)
         return {
             "IMPLEMENTATION": repr(self._where()),
@@ -174,7 +174,7 @@ class Replayed:
         }
 
     def _where(self) -> str:
-        """Return how a script names the implementation: by the module of its functions, or by the user's file."""
+        """Return a script's name for the implementation: the module of its functions, or the user's file."""
         adapter = self.target.adapter
         if not isinstance(adapter, FunctionsAdapter):
             where, colon, attribute = self._text().partition(":")
@@ -190,16 +190,16 @@ class Replayed:
         return f"{file.stem}:{attribute}" if colon and attribute not in adapter.functions else file.stem
 
     def _text(self) -> str:
-        """Return the target as a file or a module, and an object in it; a registered name stands for one."""
+        """Return the target as a file or a module with an object in it, also for a registered name."""
         return registered_targets().get(self.target.text, self.target.text)
 
     def _folder(self) -> str:
-        """Return the folder that a script imports the adapter from, as it was typed."""
+        """Return the folder that a script imports the adapter from, as the user typed it."""
         where = self._text().partition(":")[0]
         return str(Path(where).parent) if where.endswith(".py") else "."
 
     def _program(self, trial: Trial) -> str:
-        """Return the program; a session of an adapter is asked for a finish that no program names."""
+        """Return the program; an adapter's session gets a finish, which no program names."""
         if not self.of_adapter:
             return trial.program
         ended = {action.stage for action in trial.actions if action.kind in {"finish", "close"}}
@@ -208,9 +208,9 @@ class Replayed:
 
 
 def failing_trial(run: Run, item: Item) -> Check:
-    """Return the check of ``item`` with its smallest trial that fails alone, or its first one where none does.
+    """Return the check of ``item`` with its smallest trial that fails alone, or its first one if none does.
 
-    Trials that are judged together show by themselves what each of them is judged by.
+    Trials that are judged together are compared among themselves.
     """
     alone = [replace(item.check, trials=(trial,), pooled=None) for trial in item.check.trials]
     if len(alone) > 1:

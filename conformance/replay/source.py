@@ -1,4 +1,4 @@
-"""What a script is made of, as Python text: values with all their digits, stages with all that they name."""
+"""The parts of a script as Python text: values with all their digits, stages with all their definitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .folding import Folding, unparsed, without_docstring
 
 
 def literal(value: Any) -> str:
-    """Return text that makes ``value`` again: a tensor, a tree of them, a number, a string or None."""
+    """Return text that recreates ``value``: a tensor, a tree of them, a number, a string or None."""
     if isinstance(value, Tensor):
         return _tensor(value)
     if isinstance(value, dict):
@@ -54,7 +54,7 @@ def _tensor(tensor: Tensor) -> str:
 
 
 def _numbers(values: Tensor) -> str:
-    """Return the elements as nested lists, with the digits that give a float32 again: nine at the most."""
+    """Return the elements as nested lists, with enough digits to restore a float32: nine at most."""
     if values.dim():
         return "[" + ", ".join(map(_numbers, values)) + "]"
     number = values.item()
@@ -65,9 +65,9 @@ def _numbers(values: Tensor) -> str:
 
 
 def arguments(args: tuple[Any, ...], stage: nn.Module, name: str) -> list[str]:
-    """Return lines that put a maker of the arguments of one forward under ``name``, given the stage.
+    """Return lines that store a function under ``name``: it makes one forward's arguments, given the stage.
 
-    A parameter of the stage is named, and what is passed twice is the same object.
+    A parameter of the stage is named, and an argument that is passed twice is the same object.
     """
     parameters = {id(parameter): name for name, parameter in stage.named_parameters()}
     texts: list[str] = []
@@ -89,21 +89,21 @@ def arguments(args: tuple[Any, ...], stage: nn.Module, name: str) -> list[str]:
 
 
 def values_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers that make ``module`` what it is, each once."""
+    """Return the parameters and buffers that define ``module``, each once."""
     return {name: tensor.detach() for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
 
-#: What random stages take from torch; the rest is from torch.nn.functional.
+#: The functions that random stages use from torch; the others are from torch.nn.functional.
 _OF_TORCH = frozenset({"tanh", "sigmoid", "sin", "addcmul", "cat", "stack"})
 _KIT = "gradconform."
 
 
 @dataclass(slots=True)
 class Source:
-    """Source text: import lines, definitions by name in the order in which they must stand.
+    """Source text: import lines, and definitions by name in the required order.
 
-    A ``folding`` is put on every definition; without one, what is written stays as it is, but for docstrings. What the
-    kit's modules have goes there as text, but for those that are ``imported``.
+    A ``folding`` is applied to every definition; without one, only docstrings are removed. Definitions of the kit's
+    modules are written as text, except those of ``imported`` modules.
     """
 
     folding: Folding | None = None
@@ -114,11 +114,11 @@ class Source:
     names: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
     _bodies: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    #: What is being added, and may name itself by way of others.
+    #: The definitions that are being added, which may refer to themselves through others.
     _begun: set[str] = field(default_factory=set)
 
     def begins(self, name: str) -> bool:
-        """Tell whether a definition is one that nobody has begun to add."""
+        """Return whether nobody has begun to add this definition; mark it as begun."""
         new = name not in self._begun
         self._begun.add(name)
         return new
@@ -134,7 +134,7 @@ class Source:
 def reached(
     roots: Iterable[tuple[ModuleType, str]], folding: Folding, imported: AbstractSet[str] = frozenset()
 ) -> Source:
-    """Return definitions and all that they reach: methods that nothing reads are left out (see :class:`Folding`)."""
+    """Return definitions and everything that they use, without methods that nothing reads (see :class:`Folding`)."""
     read = folding.read
     while True:
         source = Source(replace(folding, read=read), imported)
@@ -146,7 +146,7 @@ def reached(
 
 
 def add_stage(source: Source, case: StageCase) -> str:
-    """Add what the stage needs to ``source``; return the expression that makes its module."""
+    """Add the definitions of a stage to ``source``; return the expression that creates its module."""
     recipe = recipe_of(case)
     if recipe is not None:
         return _add_recipe(source, case.name, recipe)
@@ -160,7 +160,7 @@ def add_stage(source: Source, case: StageCase) -> str:
 
 
 def _add_plan(source: Source, plan: Plan) -> str:
-    """Write the parts of a planned stage; return the call that puts them together."""
+    """Write the parts of a planned stage; return the call that assembles them."""
     _, into, out = SIZES[plan.size]
     for part in (PlannedStage, *plan.parts):
         _add_name(source, sys.modules[part.__module__], part.__name__)
@@ -170,7 +170,7 @@ def _add_plan(source: Source, plan: Plan) -> str:
 
 
 def _add_name(source: Source, module: ModuleType, name: str) -> None:
-    """Add a definition of a module and, before it, all that it names there; what torch has is imported."""
+    """Add a module's definition and, before it, the names that it uses there; names in torch are imported."""
     if name in source.definitions or not source.begins(f"{module.__name__}:{name}"):
         return
     for node in source.body(module):
@@ -186,13 +186,13 @@ def _add_name(source: Source, module: ModuleType, name: str) -> None:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """Return the names in a definition, as they come."""
+    """Return the names in a definition, in order."""
     found = [inner for inner in ast.walk(node) if isinstance(inner, ast.Name)]
     return list(dict.fromkeys(one.id for one in sorted(found, key=lambda one: (one.lineno, one.col_offset))))
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    """Yield the attributes that are read, but for torch's."""
+    """Yield the attributes that are read, except torch's."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Load) and "torch" not in ast.unparse(inner):
             yield inner.attr
@@ -230,7 +230,7 @@ def _registers(decorator: ast.expr) -> bool:
 
 
 def _text(module: ModuleType, node: ast.stmt) -> str:
-    """Return a definition as it is written, from the first of its decorators that is left, without docstrings."""
+    """Return a definition's text from its first kept decorator, without docstrings."""
     lines = inspect.getsource(module).splitlines()
     dropped: set[int] = set()
     for inner in ast.walk(node):
@@ -245,7 +245,7 @@ def _text(module: ModuleType, node: ast.stmt) -> str:
 
 
 def _add_recipe(source: Source, name: str, recipe: Recipe) -> str:
-    """Write a random stage as a module class; return the call that makes it."""
+    """Write a random stage as a module class; return the call that creates it."""
     class_name = f"Stage{name.rpartition('-')[2].capitalize()}"
     source.imports |= {"import torch", "from torch import nn"}
     parameters = [
@@ -272,7 +272,7 @@ def _add_recipe(source: Source, name: str, recipe: Recipe) -> str:
 
 
 def _line(source: Source, line: Line) -> list[str]:
-    """Return the statements of a line; the text of two operations is for readers and no Python."""
+    """Return the statements of a line; the text of two operations is for readers and is no Python."""
     targets = ", ".join(line.targets)
     if line.operation == "slice_mul_":
         return [f"{line.sources[0]}[..., :1].mul_(0.5)", f"{targets} = {line.sources[0]}"]

@@ -1,11 +1,11 @@
-"""What a replay script runs: plain autograd and an implementation, action by action, and what differs between them.
+"""The main program of a replay script: plain autograd and an implementation, compared action by action.
 
-What a trial and its judge need of it goes into a script, below the names that it takes from there: STAGES (makers of
-the stages), ARGS, OUTPUT_GRADS, HAND_GRADS and TARGETS (by stage and micro-batch), SEEDS, PROGRAM, COMPARED, LANES and
-TOLERANCE. The other names are known when it is written, and what they rule out is left out: see
-Replayed.known. What it imports from gradconform goes there as text too, so that a script needs nothing but torch and
-the standard library; one of an adapter imports gradconform.adapter. It is the one copy of gradconform.drive.driver, and
-tests/replay/test_standalone.py holds it against that.
+The parts that a trial and its judge need are copied into a script. A script defines the names that they read: STAGES
+(makers of the stages), ARGS, OUTPUT_GRADS, HAND_GRADS and TARGETS (by stage and micro-batch), SEEDS, PROGRAM, COMPARED,
+LANES and TOLERANCE. The other names are known when the script is written, and code that they rule out is dropped: see
+Replayed.known. Imports from gradconform are copied as text too, so that a script needs only torch and the standard
+library; a script of an adapter imports gradconform.adapter. This is the only copy of gradconform.drive.driver, and
+tests/replay/test_standalone.py compares the two.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def loss_of(outputs: Any, target: Any) -> Tensor:
 
 
 class InModes:
-    """Makes every call of a session with the process set as the trial says."""
+    """Makes every call of a session in the process modes of the trial."""
 
     def __init__(self, plain: Any) -> None:
         self.plain = plain
@@ -93,7 +93,7 @@ class InModes:
         return self.called("W", self.plain.backward_weight, *given)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what a session has beside the calls that a mode is set for."""
+        """Return a session's attribute that needs no mode."""
         return getattr(self.plain, name)
 
     def called(self, kind: str, call: Callable[..., Any], *given: Any) -> Any:
@@ -101,7 +101,7 @@ class InModes:
 
 
 class Lane:
-    """One stage, what its caller holds of each micro-batch, and what a program does with it."""
+    """One stage, its caller's objects for each micro-batch, and the actions of a program on it."""
 
     def __init__(self, lanes: list[Lane], functions: Any) -> None:
         self.lanes, self.number, self.functions = lanes, len(lanes), functions
@@ -241,7 +241,7 @@ class Lane:
             result = [parameter.grad for parameter in self.stage.parameters()]
         seen = copy(dict(zip(before, result, strict=False)))
         told: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
-        if plain:  # W may return what stands after it, or what it added
+        if plain:  # W may return the gradients stored after it, or those that it added
             told["added by W to"] = {
                 name: now if now is None or before[name] is None else now - before[name] for name, now in seen.items()
             }
@@ -338,7 +338,7 @@ class Lane:
         return {**flags, "grad mode": torch.is_grad_enabled()}
 
     def shared(self, *, stored: bool) -> dict[tuple[str, str], bool]:
-        """Return the pairs of names, one of them a gradient returned or stored, whose tensors meet in memory."""
+        """Return the pairs of names, one of them a gradient returned or stored, whose tensors share memory."""
         held = {"input gradient": by_name(self.returned), "gradient of": self.stored()}
         held |= {"output gradient": by_name(self.grads), "argument": by_name(self.args)}
         held |= {"parameter": dict(self.stage.named_parameters())}
@@ -348,7 +348,7 @@ class Lane:
         return {pair: True for pair in pairs if any(name.startswith("gradient of ") for name in pair) is stored}
 
 
-#: What is done for each kind of action, given the lane, the micro-batch and the token.
+#: The actions by kind, given the lane, the micro-batch and the token.
 ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "F": lambda lane, mb, _: lane.run_forward(mb),
     "B": lambda lane, mb, token: lane.run_backward(mb, token, lane.session.backward),
@@ -379,7 +379,7 @@ ACTS: dict[str, Callable[[Lane, int, str], Any]] = {
     "finish": lambda lane, *_: lane.session.finish() if ADAPTER else None,
     "close": lambda lane, *_: lane.close() if ADAPTER else None,
 }
-#: What is seen after every action, given the lane, the kind of the action and the micro-batch.
+#: The observations after every action, given the lane, the kind of the action and the micro-batch.
 SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     "the gradient of": lambda lane, *_: copy(lane.stored()),
     "requires_grad of what accumulates:": lambda lane, *_: {
@@ -410,7 +410,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
 
 
 def run(functions: Any) -> list[Step]:
-    """Run the program under plain autograd (None) or an implementation and return what is seen."""
+    """Run the program under plain autograd (None) or an implementation, and return the observations."""
     lanes: list[Lane] = []
     for _ in STAGES:
         lanes.append(Lane(lanes, functions))
@@ -429,7 +429,7 @@ def run(functions: Any) -> list[Step]:
             step |= seen if isinstance(seen, dict) else {}
             if RECEIVED:
                 lane.received.after(kind, int(mb or 0))
-        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (what it raises is what is seen)
+        except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 (the exception is the observation)
             step["raised"] = f"{type(error).__name__}: {error}"
             if RAISING and kind == "I" and int(mb) in RAISING:
                 lane.failed.add(int(mb))
@@ -462,7 +462,7 @@ def the_end(lanes: list[Lane], steps: list[Step]) -> Step:
     end: Step = {"token": "the end", "lane": LANES[0], "misuse": False, "raised": None}
     if "changed later:" in COMPARED:
         kept = [(name, not same(now, then, 0.0)) for lane in lanes for name, now, then in lane.kept]
-        # The same action of a later step has the same name: what changed comes last, and stays.
+        # The same action of a later step has the same name: changed values are sorted last, so that they are kept.
         end["changed later:"] = dict(sorted(kept, key=lambda one: one[1]))
     if "whether called: the module hook of" in COMPARED:
         called = {name: True for step in steps for name in step.get("calls of the module hook of", ())}
@@ -482,7 +482,7 @@ def by_name(held: dict[int, Any]) -> dict[str, Any]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return where the values begin in memory; where a device shows no address, the id of the object."""
+    """Return the address of a tensor's first value; the id of the object if a device shows no address."""
     try:
         return tensor.data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):
@@ -490,7 +490,7 @@ def address(tensor: Tensor) -> int:
 
 
 def places(tensor: Any) -> set[int]:
-    """Return where every element begins in memory; of what is no dense tensor, nowhere."""
+    """Return the address of every element; empty unless the tensor is dense."""
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or not tensor.numel():
         return set()
     found = torch.tensor(address(tensor))
@@ -500,10 +500,10 @@ def places(tensor: Any) -> set[int]:
 
 
 def other_runs(functions: Any, first: list[Step]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what differs in other runs of the same program, from plain autograd or in its bits from the first."""
+    """Yield the differences of other runs of the same program: from plain autograd, or in bits from the first run."""
     ballast: list[object] = []
     for count in range(1, REPEATS):
-        ballast += [object() for _ in range(37 * count % 101)]  # another address for what is made next
+        ballast += [object() for _ in range(37 * count % 101)]  # another address for the next objects
         plain, again = run(None), run(functions)
         yield from differences(plain, again)
         if "bits" in COMPARED:
@@ -511,7 +511,7 @@ def other_runs(functions: Any, first: list[Step]) -> Iterator[tuple[str, Any, An
 
 
 def main() -> int:
-    """Compare an implementation with plain autograd; return 1 where it is wrong."""
+    """Compare an implementation with plain autograd; return 1 if it is wrong."""
     where, _, attribute = (sys.argv[1] if len(sys.argv) > 1 else IMPLEMENTATION).partition(":")
     if ADAPTER:
         sys.path.insert(0, FOLDER)

@@ -1,11 +1,11 @@
-"""What the script of a training step runs: its acts in one plain process and on this rank, and what differs.
+"""The main program of a training step's script: its acts in one plain process and on this rank, compared.
 
-What a composition needs of it goes into a script, with the names that it takes from there: ``composition`` and ``spec``
-(of the one what the model is made by, of the other what the runtime is told), ``open_session``, OWN_STAGES (those of
-this rank), PEERS (the ranks that have the same) and NEAREST_LAST (their places there), DTYPE, SEED, TOLERANCE and
-ROUNDING (what of the largest number stages in bfloat16 may err by at most). The other names are known when it is
-written: see gradconform.replay.step_script. Its plain process is the one copy of that in
-gradconform.pipeline.training_step.oracle, and tests/replay/test_replay_step.py holds it against that.
+The parts that a composition needs are copied into a script. A script defines the names that they read: ``composition``
+and ``spec`` (the model's and the runtime's descriptions), ``open_session``, DTYPE, SEED and TOLERANCE. It also defines
+OWN_STAGES (those of this rank), PEERS (the ranks that have the same) and NEAREST_LAST (their places there). ROUNDING is
+the largest error of stages in bfloat16, as a part of the largest number. The other names are known when it is written:
+see gradconform.replay.step_script. Its plain process is the only copy of that in
+gradconform.pipeline.training_step.oracle, and tests/replay/test_replay_step.py compares the two.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     open_session: Callable[[dict[int, nn.Module], StepSpec], RuntimeSession]
     put_in_place: Callable[[], None]
 
-#: What is behind one act, by what it is called, and each by its name.
+#: The observations after one act, by kind and then by name.
 Seen = dict[str, dict[Any, Any]]
 
 
@@ -116,7 +116,7 @@ class Autocast(Plain):
 
 
 class Mixed(Plain):
-    """Stages that see parameters rounded to bfloat16."""
+    """Stages with parameters rounded to bfloat16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Mixed(Plain):
         return ((name_of(name), value) for name, value in super().named(which))
 
 
-#: What a session is asked for each act, given its batch, and the norm of all gradients in the plain process.
+#: A session's call for each act, given its batch and the norm of all gradients in the plain process.
 ACTS: dict[str, Callable[[Any, Any, float], Seen]] = {
     "train": lambda session, batch, _: losses_in(session.step(batch)),
     "accumulate": lambda session, batch, _: losses_in(session.accumulate(batch)),
@@ -143,7 +143,7 @@ def losses_in(losses: list[Tensor] | None) -> Seen:
 
 
 def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float = 0.0) -> Iterator[Seen]:
-    """Yield what is behind each act: whole tensors of the stages of this rank."""
+    """Yield the observations after each act: whole tensors of the stages of this rank."""
     held: dict[str, int] = {}
     for number, act in enumerate(composition.steps):
         batches = [
@@ -174,7 +174,7 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
 
 
 def gathered(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of the stages of this rank; of what its peers do not hold alike, the part that is here."""
+    """Return the tensors of this rank's stages; if peers hold different parts, only the local part."""
     own = {name: value for name, value in sorted(kept.items()) if int(name.partition(".")[0]) in OWN_STAGES}
     if IN_PARTS:
         if SHARED:
@@ -197,16 +197,16 @@ def form_of(value: Any) -> Any:
 
 
 def of_peers(mine: Any) -> list[Any]:
-    """Return what each of the ranks with the same stages has."""
+    """Return the value of each rank with the same stages."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return [found[rank] for rank in PEERS]
 
 
 def tolerance_of(expected: Any, exact: Any) -> float:
-    """Return by how much of its largest number a tensor may differ from plain, given what that is in float64.
+    """Return the tolerance of a tensor against plain, as a part of its largest number, given its float64 value.
 
-    One that is right may be twice as far from float64 as plain; in bfloat16 a small one that is plain is near by luck.
+    A correct tensor may be twice as far from float64 as plain; in bfloat16, a small plain tensor may be close by luck.
     """
     if expected is None:
         return TOLERANCE
@@ -225,7 +225,7 @@ def same(got: Any, expected: Any, tolerance: float) -> bool:
 
 
 def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield what is not as in one plain process, or not as on the first rank with the same stages."""
+    """Yield the differences from one plain process, or from the first rank with the same stages."""
     lower = Mixed if composition.precision == "mixed" else Autocast
     plain = lower() if ROUNDED else Plain()
     right = list(behind_each_act(plain, plain.modules))
@@ -255,14 +255,14 @@ def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
 
 
 def main() -> int:
-    """Hold this rank against one plain process; return 1 where some rank is wrong."""
+    """Compare this rank with one plain process; return 1 if some rank is wrong."""
     torch.set_num_threads(1)
     dist.init_process_group(dist.get_default_backend_for_device(spec.device), timeout=timedelta(seconds=60))
     if REPLACED:
         put_in_place()
     wrong: dict[str, list[Any]] = {}
     for what, *how in wrong_on_rank():
-        wrong.setdefault(what, how)  # what a tensor is behind later acts follows
+        wrong.setdefault(what, how)  # later acts repeat an earlier error of a tensor
     lines = []
     for what, (label, expected, got) in wrong.items():
         place = 0

@@ -1,4 +1,4 @@
-"""Writes a training step as one Python file for torchrun, which needs torch and the target alone."""
+"""Writes a training step as one Python file for torchrun, which needs only torch and the target."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .script import ScriptError
 from .source import reached
 from .torch_runtime import imports_of_torch, known_of_torch, session_of_torch, spelled_out
 
-#: What a script imports from the kit, where it runs somebody's adapter of a runtime.
+#: The kit's modules that a script imports if it runs an adapter of a runtime.
 _INTERFACE = frozenset({"gradconform.runtime"})
-#: What torch calls of a class, and what does that is imported.
+#: Methods that torch calls on a class; classes with one of them are imported.
 _CALLED = frozenset({"forward", "backward", "named"})
-#: How a batch gets its keyword arguments.
+#: The expression for a batch's keyword arguments.
 _KEYWORDS = "dict(_keywords(composition, rows, generator, dtype))"
 _IMPORTS = {
     "SimpleNamespace": "from types import SimpleNamespace",
@@ -51,10 +51,10 @@ _IMPORTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedStep:
-    """What a script replays: a training step on a target, as it was run.
+    """The contents of a script: a training step on a target, as it was run.
 
-    ``implementation`` says where the target is, ``module`` or ``module:object``; it is empty for torch's own runtime.
-    ``runtime`` says that it is a runtime, and not functions that are put into torch's.
+    ``implementation`` is the target's place, ``module`` or ``module:object``; it is empty for torch's own runtime.
+    ``runtime`` says that it is a runtime, rather than functions that replace torch's.
     """
 
     case: StepCase
@@ -66,7 +66,7 @@ class ReplayedStep:
     seed: int
 
     def text(self, file: str) -> str:
-        """Return the script, which is to stand in ``file``."""
+        """Return the script, which will be stored in ``file``."""
         made = self._composition
         counted = self._is_adapter or made.reduction == "tokens"
         entries: dict[str, set[str]] = {"ACTS": {*made.steps}, "_STYLES": {*self._specs[0].shared.values()}}
@@ -93,24 +93,24 @@ class ReplayedStep:
 
     @property
     def _is_adapter(self) -> bool:
-        """Whether the runtime is somebody's adapter, which is imported."""
+        """Whether the runtime is a user's adapter, which is imported."""
         return self.runtime and bool(self.implementation)
 
     @cached_property
     def _specs(self) -> list[StepSpec]:
-        """What the runtime is told, by rank."""
+        """Return the runtime's descriptions of the step, by rank."""
         given: dict[str, Any] = {"device": torch.device(self.device), "dtype": dtype_named(self.dtype)}
         given |= {"seed": self.seed, "note": str, "within": nullcontext}
         return [spec_of(self._composition, Place(rank=rank, **given)) for rank in range(self._composition.ranks)]
 
     @property
     def _loss(self) -> str:
-        """The loss, as it is written: by its name, or where it has none by what makes it."""
+        """Return the loss as text: its name, or the expression that makes it."""
         return str(getattr(self._specs[0].loss, "__name__", f"{model.loss_of.__name__}(composition)"))
 
     @property
     def needs(self) -> str:
-        """What the script imports beside the standard library."""
+        """Return the script's imports outside the standard library."""
         module = self.implementation.partition(":")[0]
         more = [module, "gradconform.runtime, which that is written against"] if self._is_adapter else [module]
         return " and ".join(["torch", *filter(None, more)])
@@ -163,12 +163,12 @@ class ReplayedStep:
             "ZEROS": self._is_adapter and "zero_grad" in made.steps,
             "tallied": made.auxiliary and made.precision == "mixed",
             "self.tally is not None": made.precision == "mixed",
-            # What the lines of torch's runtime need not ask.
+            # Conditions that torch's runtime does not need to test.
             **({} if self._is_adapter else {"isinstance(value, Shard)": False, **known_of_torch(made)}),
         }
 
     def _instead(self) -> dict[str, str]:
-        """Return what is written in the place of expressions, by their text."""
+        """Return the replacements of expressions, by their text."""
         made = self._composition
         # Batches without keyword arguments draw none.
         none = {} if made.keyword or made.layers == "dropout" else {_KEYWORDS: "{}"}
@@ -176,7 +176,7 @@ class ReplayedStep:
 
     @property
     def _peers(self) -> list[tuple[int, ...]]:
-        """The ranks with the same stages as a rank, by rank."""
+        """Return the ranks with the same stages as a rank, by rank."""
         of_rank = [spec.pipeline_rank for spec in self._specs]
         return [tuple(rank for rank, other in enumerate(of_rank) if other == own) for own in of_rank]
 
@@ -198,7 +198,7 @@ class ReplayedStep:
         return {name: value for name, value in known.items() if name == "RANK" or re.search(rf"\b{name}\b", text)}
 
     def _opened(self, text: str) -> str:
-        """Return what the runtime is told, and what opens it."""
+        """Return the runtime's description, and the code that opens it."""
         names = _read("spec", text) if not self._is_adapter else [one.name for one in fields(StepSpec)]
         told = {name: self._told(name) for name in names if name != "note"}
         lines = [_assigned("spec", _call("StepSpec" if self._is_adapter else "SimpleNamespace", told))]
@@ -232,7 +232,7 @@ class ReplayedStep:
 
 
 def where_is(target: str, *, runtime: bool) -> str:
-    """Return how a script names a target, by a module or by the user's file; empty for torch's own runtime."""
+    """Return a script's name for a target, a module or the user's file; empty for torch's own runtime."""
     of_runtimes = registered(ENTRY_POINTS)
     if runtime and of_runtimes.get(target, target) == of_runtimes[TORCH]:
         return ""
@@ -250,7 +250,7 @@ def refuse_unwritten(case: StepCase, claims: Mapping[str, Collection[str]]) -> N
 
 
 def _tolerance(dtype: torch.dtype) -> float:
-    """Return what a tensor may err by, of its largest number: sums on the way to it may have been larger."""
+    """Return the tolerance of a tensor, as a part of its largest number: sums on the way may have been larger."""
     return 4 * floor_factor(dtype) * torch.finfo(dtype).eps
 
 
@@ -260,7 +260,7 @@ def _read(owner: str, text: str) -> list[str]:
 
 
 def _by_rank(values: Sequence[Any]) -> str:
-    """Return a value as text, by the rank where it is not the same on all."""
+    """Return a value as text, indexed by rank if the ranks differ."""
     return repr(values[0]) if all(value == values[0] for value in values) else f"{list(values)!r}[RANK]"
 
 
@@ -269,5 +269,5 @@ def _call(name: str, given: dict[str, str]) -> str:
 
 
 def _assigned(name: str, value: str) -> str:
-    """Return the line that puts a value under a name, broken where it is long."""
+    """Return the line that assigns a value to a name, wrapped if it is long."""
     return unparsed(ast.parse(f"{name} = {value}").body[0])

@@ -1,7 +1,7 @@
-"""A trial as a short script, action by action, with values that are drawn: for trials that ask for nothing special.
+"""A trial as a short script, action by action, with random values, for trials without special features.
 
-Other values are drawn than the check was given, so a script counts only where it was run and fails as well; what has no
-such script is written in full (:mod:`gradconform.replay.script`).
+The values differ from those of the check, so a script counts only if it was run and fails too. Trials without such a
+script are written in full (:mod:`gradconform.replay.script`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .judges import judge_of
 from .layout import docstring, merged
 from .source import Source, add_stage
 
-#: What is known to be right.
+#: The implementation that is known to be correct.
 RIGHT = split.__name__
 
-#: What a trial may ask for; all else is as usual.
+#: The features of a trial that a short script supports; all others must have their default.
 _ASKED = {"stages", "program", "watch", "loss"}
 
-#: Inputs that a line draws.
+#: Inputs that a line can draw.
 _PLAIN = (Normal, Integers)
 
-#: How far apart values may be, as a part of the largest one.
+#: The allowed difference of values, as a part of the largest one.
 _APART = 1e-4
 
 _COMPARING = '''
@@ -60,7 +60,7 @@ def compare(name, expected, got):
 
 @dataclass(frozen=True, slots=True)
 class Straight:
-    """A check of one trial, and ``where`` the functions are: a module, or one with an object in it.
+    """A check of one trial, and the place of the functions (``where``): a module, or one with an object in it.
 
     ``head`` are the paragraphs that the script begins with.
     """
@@ -72,18 +72,18 @@ class Straight:
 
     @property
     def trial(self) -> Trial:
-        """The trial."""
+        """Return the trial."""
         return self.check.trials[0]
 
     def text(self) -> str | None:
-        """Return the script; None for a trial that asks for more than such a script has, or that it does not show."""
+        """Return the script; None if the trial needs more features, or the script does not show its failure."""
         if not _plain(self.check):
             return None
         outputs = _outputs(self.trial.stages[0])
         if outputs is None or (self.trial.loss and outputs):  # the loss is of one tensor
             return None
         written = self._written(outputs, self.where)
-        # A mistake of the script itself would fail what is right as well.
+        # An error in the script itself would also fail the correct implementation.
         return written if _fails(written) and not _fails(self._written(outputs, RIGHT)) else None
 
     @property
@@ -91,7 +91,7 @@ class Straight:
         return {"from torch import nn"} if self.trial.loss else set()
 
     def _written(self, outputs: int, where: str) -> str:
-        """Return the text; ``outputs`` is how many the stage has, 0 for one that is no tuple."""
+        """Return the text; ``outputs`` is the number of the stage's outputs, 0 if it returns no tuple."""
         source, trial = Source(), self.trial
         made = add_stage(source, trial.stages[0])
         microbatches = 1 + max(action.mb for action in trial.actions)
@@ -151,7 +151,7 @@ class Straight:
         ]
 
     def _plain_from_a_loss(self, microbatches: int) -> list[str]:
-        """Return the lines of plain autograd where the stage is the last: its output is held against a target."""
+        """Return the lines of plain autograd for a last stage, whose output is compared with a target."""
         return [
             "# Plain autograd, from a loss.",
             "targets = []",
@@ -164,7 +164,7 @@ class Straight:
         ]
 
     def _done(self) -> set[int]:
-        """Return the micro-batches whose backward is whole."""
+        """Return the micro-batches whose backward is complete."""
         return {action.mb for action in self.trial.actions if action.kind in {"B", "W"}}
 
     def _all_done(self, microbatches: int) -> bool:
@@ -172,7 +172,7 @@ class Straight:
 
 
 def _plain(check: Check) -> bool:
-    """Tell whether a check judges gradients, in a trial of one stage that asks for nothing special."""
+    """Return whether a check judges gradients, in a trial of one stage without special features."""
     trial = check.trials[0]
     usual = Trial(stages=trial.stages, program=trial.program)
     as_usual = all(
@@ -195,7 +195,7 @@ def _plain(check: Check) -> bool:
 
 
 def _drawn(one: object) -> str:
-    """Return the text that draws an input; nothing for one that is not of the plain kinds."""
+    """Return the text that draws an input; empty if it is not of the plain kinds."""
     if isinstance(one, Normal) and one == Normal(one.shape, one.requires_grad):
         return f"torch.randn({', '.join(map(str, one.shape))}{', requires_grad=True' if one.requires_grad else ''})"
     if isinstance(one, Integers) and one == Integers(one.shape, one.high):
@@ -204,9 +204,9 @@ def _drawn(one: object) -> str:
 
 
 def _outputs(case: StageCase) -> int | None:
-    """Return how many outputs a stage has, 0 for one that is no tuple; None where one is no tensor with a gradient."""
+    """Return a stage's number of outputs, 0 if no tuple; None if one is no tensor with a gradient."""
     stage = case.build()
-    assert isinstance(stage, nn.Module)  # noqa: S101 (what builders make)
+    assert isinstance(stage, nn.Module)  # noqa: S101 (builders return it)
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
     args = [one.place(one.draw(generator, torch.float32), cpu) for one in case.inputs if isinstance(one, _PLAIN)]
     outputs = stage(*args)
@@ -235,13 +235,13 @@ def _acted(action: Action, outputs: int, *, loss: bool) -> Iterator[str]:
 
 
 def _fails(text: str) -> bool:
-    """Run a script here, and tell whether it shows something wrong; what it raises is the implementation's."""
+    """Run a script here, and return whether it shows an error; its exceptions are the implementation's."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=()):
             exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})  # noqa: S102 (it was written here)
     except SystemExit as stop:
         return bool(stop.code)
-    except BaseException as error:  # noqa: BLE001 (it fails by raising)
+    except BaseException as error:  # noqa: BLE001 (an exception is its failure)
         pass_on_an_interrupt(error)
         return True
     return False

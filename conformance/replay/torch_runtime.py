@@ -1,4 +1,4 @@
-"""What the script of a training step writes of torch's own runtime, in the names of the torch that is installed."""
+"""The text of torch's own runtime for the script of a training step, with the installed torch's names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _schedule(composition: Composition) -> Any:
 
 
 def imports_of_torch(composition: Composition) -> dict[str, str]:
-    """Return the import lines of the names that :func:`spelled_out` puts in."""
+    """Return the import lines of the names that :func:`spelled_out` inserts."""
     made = _schedule(composition)
     return {
         "PipelineStage": "from torch.distributed.pipelining import PipelineStage",
@@ -45,7 +45,7 @@ def imports_of_torch(composition: Composition) -> dict[str, str]:
 
 
 def spelled_out(composition: Composition) -> dict[str, str]:
-    """Return what is written in the place of what the kit looks up, by the text of that."""
+    """Return the replacements of the kit's look-ups, by their text."""
     made = _schedule(composition)
     scaled = dict(pipelining.scaling(made, scaled=composition.reduction == "mean"))
     options = ", ".join(["'loss_fn': self._loss", *(f"{name!r}: {value}" for name, value in scaled.items())])

@@ -1,1 +1,1 @@
-"""Reports: sections computed once, and laid out as text, Markdown and pages."""
+"""Reports: sections, computed once, laid out as text, Markdown and HTML pages."""

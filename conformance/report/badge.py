@@ -1,4 +1,4 @@
-"""The verdict as a badge: one small picture in SVG that needs no network, no font and no script."""
+"""Draw the verdict as a badge: a small SVG picture that needs no network, font or script."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradconform.sinks import printable
 
 from .sentences import shard_name, tone, verdict
 
-#: White on each of these has a contrast above 5 : 1; WCAG AA asks for 4.5.
+#: White on each of these colours has a contrast above 5 : 1; WCAG AA requires 4.5.
 _GREY = "#444444"
 _COLOURS = {"good": "#1a7f37", "warning": "#8a5a00", "bad": "#b3261e"}
 
-#: Hundredths of an em that letters of DejaVu Sans take, the widest of the usual sans-serifs. Where another is taken
-#: the viewer stretches the text to the same length (``textLength``), so that nothing runs over an edge.
+#: Letter widths of DejaVu Sans in hundredths of an em; it is the widest of the usual sans-serifs. With another font,
+#: the viewer stretches the text to this length (``textLength``), so no text overflows.
 _WIDTHS = {
     letter: width
     for width, letters in (
@@ -29,11 +29,11 @@ _FONT, _HEIGHT, _MARGIN, _CORNER = 11, 20, 6, 3
 
 
 class BadgeError(UsageError):
-    """A report that no badge can be made of."""
+    """The report cannot have a badge."""
 
 
 def badge(report: Report, label: str) -> str:
-    """Return the SVG: contract, profile, verdict, and how many of the checks that were asked passed; behind a label.
+    """Return the SVG: a label, then contract, profile, verdict and the share of required checks that passed.
 
     Its tooltip is the whole verdict. Raises :class:`BadgeError` for a shard, which has none.
     """
@@ -46,7 +46,7 @@ def badge(report: Report, label: str) -> str:
 
 
 def _said(report: Report) -> str:
-    """Return the verdict in a few words, and a comma; nothing where it is that all passed."""
+    """Return the verdict in a few words and a comma; empty if all checks passed."""
     if report.verdict == "passed":
         return ""
     if report.verdict != "incomplete":
@@ -55,7 +55,7 @@ def _said(report: Report) -> str:
 
 
 def _share(report: Report) -> str:
-    """Return how many passed of those that the verdict counts."""
+    """Return how many of the counted checks passed."""
     asked = report.manifest if report.extent is None else report.extent.asked
     return f"{report.summary['passed']} of {asked} passed"
 
@@ -65,7 +65,7 @@ def _shown(text: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return how long a text is drawn, in pixels."""
+    """Return the width of the text in pixels."""
     return round(sum(map(_width_of, text)) * _FONT / 100)
 
 
@@ -84,7 +84,7 @@ def _drawn(left: str, right: str, colour: str, tooltip: str) -> str:
     whole.set("aria-label", f"{left}: {right}")
     ET.SubElement(whole, "title").text = tooltip
     ET.SubElement(whole, "rect", {**size, "rx": str(_CORNER), "fill": _GREY})
-    # No id, as a gradient or a clip would need: several badges may stand in one page.
+    # Use no id, which a gradient or a clip would need: one page may contain several badges.
     ET.SubElement(whole, "path", {"fill": colour, "d": _right_part(starts, rest)})
     letters = {"fill": "#ffffff", "font-family": "DejaVu Sans,Verdana,sans-serif", "font-size": str(_FONT)}
     texts = ET.SubElement(whole, "g", letters)
@@ -96,7 +96,7 @@ def _drawn(left: str, right: str, colour: str, tooltip: str) -> str:
 
 
 def _right_part(x: int, width: int) -> str:
-    """Return the outline of the coloured part, whose right corners are round."""
+    """Return the outline of the coloured part, which has round right corners."""
     side, flat = width - _CORNER, _HEIGHT - 2 * _CORNER
     turns = f"a{_CORNER} {_CORNER} 0 0 1 {_CORNER} {_CORNER}v{flat}a{_CORNER} {_CORNER} 0 0 1 -{_CORNER} {_CORNER}"
     return f"M{x} 0h{side}{turns}h-{side}z"

@@ -1,4 +1,4 @@
-"""The bench of real defects: the lines of a terminal, and docs/bench.md."""
+"""The bench of real defects as terminal lines and as docs/bench.md."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .page.rendering import render_own
 
 
 def listing(defects: Sequence[Defect]) -> list[Line]:
-    """Return a line for each defect: its name, its class and where it is reported."""
+    """Return a line for each defect: its name, its class and the place of its report."""
     return [Line(f"{one.id:<34} {one.area:<22} {one.link}") for one in defects]
 
 
 def bench_lines(bench: Bench, width: int) -> list[Line]:
-    """Return what there is to say of the bench; the figures are the last line."""
+    """Return the lines on the bench; the figures are the last line."""
     lines = [heading(f"bench: {len(bench.planned)} defects that public issues report", width)]
     for outcome in bench.outcomes:
         if not outcome.judged:
@@ -119,7 +119,7 @@ def _accused(outcome: Outcome) -> tuple[str, str]:
 
 
 def _detail(outcome: Outcome) -> str:
-    """Return what is to be said of one defect, as an item of a list."""
+    """Return the details of one defect as a list item."""
     defect = outcome.defect
     code = "the project's own code" if defect.real else "rebuilt"
     text = (

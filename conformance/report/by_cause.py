@@ -1,6 +1,6 @@
-"""Failures by cause: one defect fails many checks, and a reader wants to see the defects.
+"""Failures grouped by cause: one defect fails many checks, and readers look for the defects.
 
-What results have in common is found first; then the single mistakes that explain several of these causes.
+The module first groups results by their findings, then finds single mistakes that explain several of these causes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gradconform.results import Result
 
 from .lines import count
 
-#: What a kind of finding says of a tensor, where the finding's own text is all numbers.
+#: Words for a kind of finding on a tensor, used if the finding's own text has only numbers.
 _OF_TENSORS = {
     "mismatch": "has a wrong value",
     "nonfinite": "has NaN or inf where plain autograd has none, or the reverse",
@@ -29,10 +29,10 @@ _OF_TENSORS = {
     "race": "is still being written by another stream",
 }
 
-#: Those that say which of two is None, as a text does that begins with what was expected.
+#: Kinds that say which of two values is None, as a text that begins with the expected value does.
 _OF_NONE = {"missing", "unexpected"}
 
-#: What any other kind of finding says where the results of a cause do not say it in the same words.
+#: Words for any other kind of finding, used if the results of a cause use different words.
 _IN_GENERAL = {
     "error": "raised",
     "no_error": "raised no error; expected one",
@@ -44,15 +44,16 @@ _IN_GENERAL = {
 }
 
 
-#: Areas whose stages and programs were drawn: by chance, or so that all pairs of values stand in them.
+#: Areas with generated stages and programs: random, or planned to cover all pairs of values.
 _DRAWN = {"property", "space"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """How many more causes disappear with a cause, and how many checks these are of.
+    """The number of other causes that disappear with a cause, and of the checks that show them.
 
-    ``checks`` are of the cause's own, ``should`` those that fail a SHOULD, which it does not have.
+    ``checks`` counts checks at the cause's own level. ``should`` counts those that fail a SHOULD, if the cause is at
+    another level.
     """
 
     causes: int
@@ -60,7 +61,7 @@ class Gone:
     should: int = 0
 
     def __str__(self) -> str:
-        """Return it as a sentence."""
+        """Return the counts as a sentence."""
         causes = "1 more cause disappears" if self.causes == 1 else f"{self.causes} more causes disappear"
         causes = causes if self.causes else "parts of other causes disappear"
         of = [f"{self.checks} of these checks"] if self.checks else []
@@ -71,11 +72,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Results with findings of the same kind, on the same sort of tensor, after the same action, for the same reason.
+    """Results that share the kind of finding, the sort of tensor, the action and the reason.
 
-    Each result has those findings alone: what else it shows is in other causes. ``likely`` and ``needs`` are empty
-    where nobody knows why, and on what. ``gone``: the cause is a single mistake that explains others as well, whose
-    results it has; ``likely`` says which.
+    Each result holds only these findings; its other findings are in other causes. ``likely`` and ``needs`` are empty if
+    unknown. If ``gone`` is set, the cause is a single mistake that explains other causes too. It then holds their
+    results, and ``likely`` names the mistake.
     """
 
     said: str
@@ -86,14 +87,14 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """All of it in one line."""
+        """Return the cause, likely reason and required features as one line."""
         why = f"; likely cause: {self.likely}" if self.likely else ""
         needs = f"; only with: {self.needs}" if self.needs else ""
         return f"{self.said}{why}{needs}{f'; {self.gone}' if self.gone else ''}"
 
     @property
     def checks(self) -> dict[str, list[Result]]:
-        """The results by check id: a check may fail in several dtypes and devices."""
+        """Return the results by check id; a check may fail on several devices and in several dtypes."""
         found: dict[str, list[Result]] = {}
         for result in self.results:
             found.setdefault(result.check, []).append(result)
@@ -101,22 +102,22 @@ class Cause:
 
     @property
     def by_size(self) -> list[Result]:
-        """The results, first the quickest to read: of fewest actions, then of the shortest stage, then by id.
+        """Return the results sorted by program length, stage size, then id.
 
-        Those on stages and programs that nobody has made for a reader come behind the others.
+        Results on generated stages and programs come last.
         """
         return sorted(self.results, key=_size)
 
     @property
     def smallest(self) -> Result:
-        """The first of :attr:`by_size`."""
+        """Return the first of :attr:`by_size`."""
         return smallest_of(self.results)
 
 
 def _size(result: Result) -> tuple[bool, float, int, str]:
-    """Return how much there is to read of what a result ran; nobody knows where it names no program.
+    """Return a sort key: random or planned, program length, requirement length, then name.
 
-    A requirement names the stage and what is special about it.
+    The length is infinite if the result names no program. The requirement names the stage and its special feature.
     """
     actions = sum(len(program.split()) for program in result.programs)
     drawn = result.check.partition(".")[0] in _DRAWN
@@ -124,18 +125,18 @@ def _size(result: Result) -> tuple[bool, float, int, str]:
 
 
 def smallest_of(results: Iterable[Result]) -> Result:
-    """Return the result that is the quickest to read; see :attr:`Cause.by_size`."""
+    """Return the result that is quickest to read; see :attr:`Cause.by_size`."""
     return min(results, key=_size)
 
 
 def by_cause(results: Iterable[Result]) -> list[Cause]:
-    """Group what results found by cause, the cause of most checks first; a result is in the group of each finding."""
+    """Return the results grouped by cause, most checks first; a result is in the group of each of its findings."""
     causes = [cause_of(group) for group in groups(results).values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
 def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
-    """Return the results by what their findings have in common, each with these findings alone."""
+    """Return the results by their common findings; each result holds only these findings."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         for key, part in _parts(result).items():
@@ -154,19 +155,19 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
 
 
 def cause_of(group: list[Result]) -> Cause:
-    """Return the cause of results that have what they found in common."""
+    """Return the cause of results that share a finding."""
     findings = [finding for result in group for finding in result.findings]
     return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))
 
 
 def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return what all results of a cause say: word for word, without numbers, or else in general."""
+    """Return the text that all results of a cause share: verbatim, without numbers, or in general words."""
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
     return _same({cause(result, letters) for result in group}) or _of(findings[0], _OF_TENSORS | _IN_GENERAL, letters)
 
 
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return what the likely causes have in common; of a message alone it is a part."""
+    """Return the common part of the likely causes; empty for a message alone, which contains its cause."""
     reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
     if not reasons or _has_message_alone(group[0]):
         return ""
@@ -174,7 +175,7 @@ def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
 
 
 def _same(texts: set[str]) -> str:
-    """Return what all ``texts`` say, word for word or without numbers; nothing where they say more than one thing."""
+    """Return the text that all ``texts`` share, verbatim or without numbers; empty if they differ."""
     texts = texts if len(texts) == 1 else set(map(numberless, texts))
     return texts.pop() if len(texts) == 1 else ""
 
@@ -184,13 +185,13 @@ def _has_message_alone(result: Result) -> bool:
 
 
 def cause(result: Result, letters: str | None = None) -> str:
-    """Return in one line what the first finding of ``result`` says, without the name of the tensor.
+    """Return the first finding of ``result`` as one line without the tensor's name.
 
-    ``letters`` are those of the actions after which others of its cause were found.
+    ``letters`` are the actions after which other results of its cause were found.
     """
     if _has_message_alone(result):
         lines = [line for line in result.message.splitlines() if line.strip()] or ["no message"]
-        # The last line of a traceback names the exception, the first one of any other message says what is wrong.
+        # The last line of a traceback names the exception; the first line of any other message names the problem.
         return lines[-1].strip() if result.kind == "kit" else lines[0].strip()
     first = result.findings[0]
     kind, text = str(first["kind"]), str(first["text"])
@@ -206,11 +207,11 @@ def cause(result: Result, letters: str | None = None) -> str:
 
 
 def likely(result: Result) -> str:
-    """Return the first likely cause of what ``result`` found; nothing where none is known."""
+    """Return the first likely cause for the findings of ``result``; empty if none is known."""
     return next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), "")
 
 
 def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str:
-    """Return after which letter of action, and of what sort of tensor, a finding says what its kind ``says``."""
+    """Return the text of a finding's kind with the action's letter and the sort of tensor."""
     about = named(str(finding["sort"]), str(finding["where"]))
     return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"

@@ -1,4 +1,4 @@
-"""What the oracles that need no second device compared on a device, and what they did not try, by the reason."""
+"""The comparisons that the one-device oracles made on a device, and the skipped cases by reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .lines import count
 
 @dataclass(frozen=True, slots=True)
 class ByOracle:
-    """All that one oracle did: values ``compared``, of which kernels or samples, and which were not tried."""
+    """The work of one oracle: the number of values ``compared``, their kernels or samples, and the skipped cases."""
 
     oracle: str
     compared: int
@@ -22,12 +22,12 @@ class ByOracle:
 
     @property
     def brief(self) -> str:
-        """What was compared, in a few words."""
+        """Return the comparisons in a few words."""
         return f"{self.compared:,} {_COMPARED[self.oracle]}"
 
     @property
     def told(self) -> str:
-        """What was compared of how many, and how many were not tried for which reason."""
+        """Return compared and total numbers, and how many cases were skipped for which reason."""
         sort = "kernel" if self.oracle == LAYOUT else "sample"
         text = f"{self.oracle}: {self.brief}, of {count(len(self.tried), sort)}"
         reasons = sorted(self.not_tried.items(), key=lambda one: (-len(one[1]), one[0]))
@@ -35,7 +35,7 @@ class ByOracle:
         return f"{text}; not tried, or not in every way: {told}" if told else text
 
 
-#: What each oracle compares, in words that follow the number.
+#: The things that each oracle compares, in words that follow the number.
 _COMPARED = {
     LAYOUT: "kernel calls compared in other layouts",
     FINITE_DIFFERENCES: "samples compared with finite differences",
@@ -44,7 +44,7 @@ _COMPARED = {
 
 
 def by_oracles(results: Iterable[Result]) -> Iterator[ByOracle]:
-    """Yield what each oracle did that has a result."""
+    """Yield the work of each oracle that has a result."""
     found = [(oracle_of(result.check), result.oracle) for result in results if result.oracle]
     for oracle in _COMPARED:
         own = [one for name, one in found if name == oracle and one is not None]

@@ -1,4 +1,4 @@
-"""A cause as lines of text: the smallest check that shows it, or all of them with what each one saw."""
+"""A cause as lines of text: the smallest checks that show it, or all of them with their findings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .clauses import clause_of
 from .detail import Detail
 from .lines import Line, as_it_stands, count, wrapped, wrapped_each
 
-#: How many findings of a cause's first check are shown in full, and of every further one; the rest is named.
+#: Findings shown in full for a cause's first check, and for each later one; the others are only named.
 SHOWN_FIRST, SHOWN = 3, 1
 
-#: So many places of further findings of a check are named, and where not everything is shown.
+#: Places of further findings to name per check, and the number in a short report.
 _PLACES, _FEW_PLACES = 8, 3
 
 _LONGEST_CAUSE = 400
@@ -28,7 +28,7 @@ _LONGEST_CAUSE = 400
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one result saw: where (its programs), and its findings, without what the cause's own line says."""
+    """The findings of one result and its programs (``where``), without the text of the cause's own line."""
 
     where: str
     findings: tuple[str, ...]
@@ -36,7 +36,7 @@ class _Seen:
 
 
 def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
-    """Return the lines that say what a cause is, of how many checks, why, and what it needs."""
+    """Return the header lines of a cause: number of checks, finding, likely cause and required features."""
     lead = f"[{number}] {count(len(cause.checks), 'check')}: "
     lines = wrapped(lead + _short(cause.said), width, hanging=4, role="heading")
     for label, told in (("likely cause", cause.likely), ("only with", cause.needs)):
@@ -49,7 +49,7 @@ def _short(told: str) -> str:
 
 
 def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
-    """Return a cause in one line of a summary, cut where it is longer; ``kind`` says of what it is, if no MUST."""
+    """Return a cause as one summary line, cut to the width; ``kind`` labels a cause that is not a failed MUST."""
     lead = f"[{number}]".ljust(5)
     told = f"{cause.likely}: {cause.said}" if cause.likely else cause.said
     text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(told.split())}"
@@ -59,8 +59,8 @@ def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
 def cause_lines(cause: Cause, width: int, detail: Detail, *, cells: bool, every: bool) -> list[Line]:
     """Return the lines on the checks that show a cause: the smallest ones, or all.
 
-    ``cells``: the run has several devices or dtypes, so each check says in which it failed. ``every``: nothing could be
-    judged, for this one reason, so no id is listed.
+    ``cells``: the run has several devices or dtypes, so each check names those in which it failed. ``every``: this one
+    reason prevented all judgements, so no id is listed.
     """
     if every:
         lines = _findings(_seen(cause.smallest), width, 4, SHOWN_FIRST, detail.message_lines)
@@ -76,7 +76,7 @@ def cause_lines(cause: Cause, width: int, detail: Detail, *, cells: bool, every:
 
 
 def _all(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
-    """Return the lines on every check and what it saw; what all saw alike is told once."""
+    """Return the lines on every check and its findings; findings common to all are printed once."""
     lines: list[Line] = []
     wheres = {one.where for one in seen.values()}
     alike = len(seen) > 1 and len(set(seen.values())) == 1
@@ -95,7 +95,7 @@ def _smallest(cause: Cause, detail: Detail) -> list[str]:
 
 
 def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
-    """Return the smallest checks that show a cause, with what each saw, and how many more there are."""
+    """Return the smallest checks that show a cause, with their findings, and the number of the others."""
     checks = cause.checks
     smallest = _smallest(cause, detail)
     lines: list[Line] = []
@@ -110,7 +110,7 @@ def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Lin
 
 
 def _where(result: Result, seen: _Seen) -> str:
-    """Return in what a result was found: of several programs the first that has the action."""
+    """Return the program of a result; of several, the first that has the action."""
     line = programs_line(result.programs)
     if len(result.programs) < 2 or line not in seen.where or not result.findings:  # noqa: PLR2004 (several)
         return seen.where
@@ -141,26 +141,26 @@ def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> li
 
 
 def _seen(result: Result, told: str = "", *, explained: bool = False) -> _Seen:
-    """Return what a result saw: what its message says before the findings, such as the programs, and each of these.
+    """Return the text of a result's message before its findings, such as the programs, and each finding.
 
-    ``told`` is the line of the cause: what it says is not said again. ``explained``: the cause is a single mistake, so
-    no other cause is named.
+    ``told`` is the line of the cause, whose text is not repeated. ``explained``: the cause is a single mistake, so no
+    other cause is named.
     """
     said = result.preamble
     if not result.findings:
-        # Of a crash of the kit the last line is the cause, of all else the first one.
+        # The cause is the last line of a kit crash, and the first line of any other message.
         return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
     findings = [finding_line(_untold(finding, told, explained=explained)) for finding in result.findings]
     places = [str(finding["where"]) for finding in result.findings]
     where = "; ".join(said)
-    if result.findings[0]["kind"] == "error":  # what was raised stands in the cause's line
+    if result.findings[0]["kind"] == "error":  # the cause's line has the exception
         where += f", raised at {result.findings[0]['action']}"
         findings, places = findings[1:], places[1:]
     return _Seen(where, tuple(findings), tuple(places))
 
 
 def _untold(finding: Mapping[str, Any], told: str, *, explained: bool) -> Mapping[str, Any]:
-    """Return a finding without the cause and the needs that are ``told``; where a mistake explains it, without both."""
+    """Return a finding without the cause and the needs in ``told``; without both if a mistake explains it."""
     why = finding["cause"]
     needs = needed([finding])
     without = {"cause": None} if why and (explained or str(why["text"]) in told) else {}
@@ -168,9 +168,9 @@ def _untold(finding: Mapping[str, Any], told: str, *, explained: bool) -> Mappin
 
 
 def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None = None) -> list[Line]:
-    """Return the first findings in full and the places of the others; of a message without findings the last lines.
+    """Return the first findings in full and the places of the others; for a plain message, its last lines.
 
-    With ``most``, which is how many lines these are, fewer of the places are named.
+    ``most`` limits the number of these lines, so fewer places are named.
     """
     if not seen.places:
         return [

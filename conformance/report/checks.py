@@ -1,6 +1,6 @@
-"""Checks for a reader: lists for a terminal, a pipe or a program, the plan of a run, and one check explained.
+"""Lists of checks for a terminal, a pipe or a program, the plan of a run, and the explanation of one check.
 
-The files of a contract's versions serve them, so that none of it takes the import of torch.
+They are built from the frozen contract files, so that no command here has to import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def lines(checks: Sequence[FrozenCheck], width: int, *, contract: str, profile: str, manifest: int) -> list[Line]:
-    """Return the list for a terminal, by area, with the requirement of each check."""
+    """Return the list of checks for a terminal, by area, each with its requirement."""
     found: list[Line] = []
     for area, group in groupby(checks, key=lambda check: check.id.partition(".")[0]):
         of_area = list(group)
@@ -65,7 +65,7 @@ def _values(check: FrozenCheck, explained: Explained) -> dict[str, Any]:
 
 
 def plan_lines(plan: Plan, target: Target, counted: str, width: int) -> list[Line]:
-    """Return what a run would do: each check with what the target does not claim of its needs, and the counts."""
+    """Return the plan of a run: each check with the required capabilities that the target lacks, and the counts."""
     found: list[Line] = []
     unclaimed = 0
     for item in plan.items:
@@ -79,24 +79,24 @@ def plan_lines(plan: Plan, target: Target, counted: str, width: int) -> list[Lin
 
 
 def _needs(check: FrozenCheck) -> str:
-    """Return the capabilities that a check needs, for reading."""
+    """Return the capabilities that a check needs, as text."""
     return ", ".join(check.needs) or "nothing"
 
 
-#: The most checks that one call explains.
+#: The most checks that one call may explain.
 MOST = 3
 
 _COLUMN = 13
 
-#: Inside the name of a planned stage, such as ``inputs=one,outputs=dict``.
+#: A comma inside the name of a planned stage, such as ``inputs=one,outputs=dict``.
 _COMMA = re.compile(r",(?=\S)")
 
 
 def matching(pattern: str, checks: Mapping[str, FrozenCheck]) -> list[FrozenCheck]:
     """Return the checks whose id is ``pattern`` or matches it.
 
-    Raises :class:`~gradconform.naming.SelectionError` where there is none, with the nearest ids, or where there are
-    more than :data:`MOST`.
+    Raises :class:`~gradconform.naming.SelectionError` if there is none, with the nearest ids, or if there are more than
+    :data:`MOST`.
     """
     found = [check for check in checks.values() if fnmatchcase(check.id, pattern)]
     if not found:
@@ -145,7 +145,7 @@ def _field(name: str, text: str, width: int) -> list[Line]:
 
 
 def _breakable(told: str) -> str:
-    """Return text that names stages; the name of a planned one is long, and can be broken behind each of its words."""
+    """Return text with stage names in which the long name of a planned stage can wrap after each of its words."""
     return _COMMA.sub(", ", told)
 
 

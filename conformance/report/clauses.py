@@ -1,4 +1,4 @@
-"""Requirements of checks of one topic: the words that all of them share are told once, then each one's own."""
+"""Requirements of checks of one topic: the shared words once, then each check's own words."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from gradconform.trial.program import ProgramError, parse
 
-#: A clause is told once for several checks where at least so many of its words are the same in all.
+#: The least number of shared words for which several checks share one clause.
 _SHARED_WORDS = 4
 
-#: What stands in the shared words where each sentence has its own.
+#: The mark in the shared words at which each sentence has its own.
 GAP = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What several sentences share, with :data:`GAP` for what they do not, and each one's own words.
+    """The words that several sentences share, with :data:`GAP` for the others, and each sentence's own words.
 
-    ``shared`` is empty where they have too little in common, and then ``own`` are the sentences as they are.
+    If the sentences have too little in common, ``shared`` is empty and ``own`` holds whole sentences.
     """
 
     shared: str
@@ -26,7 +26,7 @@ class Clause:
 
 
 def clause_of(sentences: Sequence[str]) -> Clause:
-    """Return what the sentences share, and what each has of its own."""
+    """Return the shared words of the sentences, and each one's own words."""
     if len(sentences) == 1 or not all(sentence.endswith(".") for sentence in sentences):
         return Clause("", tuple(sentences))
     words = [sentence[:-1].split() for sentence in sentences]
@@ -43,7 +43,7 @@ def clause_of(sentences: Sequence[str]) -> Clause:
 
 
 def _actions(words: Sequence[str]) -> int:
-    """Return how many actions stand at the end of what is shared: a program is not cut in two."""
+    """Return the number of actions at the end of the shared words, so that no program is cut in two."""
     return next((number for number, word in enumerate(words) if not _is_action(word)), len(words))
 
 
@@ -55,6 +55,6 @@ def _is_action(word: str) -> bool:
 
 
 def _alike(lists: Sequence[Sequence[str]]) -> int:
-    """Return how many words all lists begin with."""
+    """Return the number of words with which all lists begin."""
     columns = enumerate(zip(*lists, strict=False))
     return next((index for index, column in columns if len(set(column)) > 1), min(map(len, lists)))

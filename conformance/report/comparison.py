@@ -17,7 +17,7 @@ from .undone import causes_of
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 
-#: In the order in which they are told, with their headings; what is in another one as well is left out.
+#: The kinds of change in print order, with headings; a change that belongs to another kind too is skipped.
 TOLD: dict[str, tuple[str, Role]] = {
     "new_failures": ("new failures", "bad"),
     "newly_unsupported": ("judged before, unsupported now", "bad"),
@@ -29,10 +29,10 @@ TOLD: dict[str, tuple[str, Role]] = {
     "fixed": ("fixed", "good"),
 }
 
-#: How many checks are listed under a heading: in Markdown, and on a terminal where not all are asked for.
+#: Checks listed under a heading: in Markdown, and in a short report on a terminal.
 _LISTED, _LISTED_SHORTLY = 50, 10
 
-#: How much of what is said of a check is told, in characters.
+#: The most characters of a check's text to print.
 _LONGEST = 200
 
 
@@ -60,7 +60,7 @@ def comparison_lines(found: Comparison, condition: Expression, width: int, detai
 
 
 def _each(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
-    """Return a line per change, or the first of many."""
+    """Return a line per change, or only the first lines."""
     shown = changes if detail.ids else changes[:_LISTED_SHORTLY]
     left = len(changes) - len(shown)
     lines = wrapped_each((f"{one.place.name}: {_step(one)}" for one in shown), width, indent=2, hanging=4)
@@ -68,7 +68,7 @@ def _each(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
 
 
 def _by_reason(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
-    """Return each reason with how many checks say it, and the first of these, or all."""
+    """Return each reason with the number of its checks and the first of these, or all."""
     groups: dict[str, list[str]] = {}
     for change in changes:
         groups.setdefault(_said(change) or "no result", []).append(change.place.name)
@@ -84,7 +84,7 @@ def _by_reason(changes: Sequence[Change], width: int, detail: Detail) -> list[Li
 
 
 def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Line]:
-    """Return the changes by the cause that their new results show, of each the smallest, or all."""
+    """Return the changes by the cause of their new results: the smallest of each, or all."""
     of_place = {change.place: change for change in changes}
     lines: list[Line] = []
     results = [change.now for change in changes if change.now]
@@ -100,7 +100,7 @@ def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Lin
     return lines
 
 
-#: How each kind of change is laid out, where it is not one line each.
+#: Layouts of the kinds of change that do not take one line each.
 _LAID_OUT = {
     "new_failures": _by_cause,
     "other_failures": _by_cause,
@@ -110,7 +110,7 @@ _LAID_OUT = {
 
 
 def conclusion(found: Comparison, condition: Expression) -> str:
-    """Return in one sentence whether the condition holds, with the counts that it names."""
+    """Return one sentence that says whether the condition holds, with the counts that it names."""
     counts = found.counts
     named = ", ".join(f"{name} = {counts[name]}" for name in condition.names) or "no count named"
     said = "worse than before" if condition.holds(counts) else "no worse than before"
@@ -168,13 +168,13 @@ def _step(change: Change) -> str:
 
 
 def _first(result: Result) -> str:
-    """Return what a result saw first."""
+    """Return the first finding of a result."""
     lines = without_programs(result.message, result.programs)
     return lines[0][:_LONGEST] if lines else ""
 
 
 def _said(change: Change) -> str:
-    """Return the first line of what is said of the check now, without its programs."""
+    """Return the first line of a check's current message, without its programs."""
     return "" if change.now is None else _first(change.now)
 
 

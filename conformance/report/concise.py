@@ -1,4 +1,4 @@
-"""A report as one line per failure, for grep and editors, and as annotations of GitHub."""
+"""A report as one line per failure, for grep and editors, and as GitHub annotations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .by_cause import Cause, cause, likely
 from .sentences import command_again, verdict
 from .undone import causes_of
 
-#: GitHub shows ten annotations of each level of a step, one of which is the verdict.
+#: GitHub shows ten annotations of each level per step; one of them is the verdict.
 _ANNOTATIONS = 9
 
 
 def failure_lines(report: Report, folder: Path) -> list[str]:
-    """Return ``path:check: message`` for each failure, and the verdict; a path in ``folder`` is told from there on."""
+    """Return ``path:check: message`` for each failure, and the verdict; paths inside ``folder`` are relative to it."""
     cells = len({(result.device, result.dtype) for result in report}) > 1
     path = _path(report, folder)
     lines = [
@@ -28,7 +28,7 @@ def failure_lines(report: Report, folder: Path) -> list[str]:
 
 
 def _path(report: Report, folder: Path) -> str:
-    """Return the file of a target, or what else it is named."""
+    """Return the target's file, or its other name."""
     file = report.target.get("file")
     if not file:
         return str(report.target["text"])
@@ -41,15 +41,15 @@ def _level(result: Result) -> str:
 
 
 def _said(result: Result) -> str:
-    """Return what a result saw first, and the likely cause of it."""
+    """Return the first finding of a result and its likely cause."""
     why = likely(result)
     return f"{cause(result)}; likely cause: {why}" if why else cause(result)
 
 
 def github_annotations(report: Report, folder: Path) -> Iterator[str]:
-    """Yield a workflow command of GitHub per cause, and one that says the verdict.
+    """Yield one GitHub workflow command per cause, and one with the verdict.
 
-    The form is that of https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+    The format is described at https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
     """
     file = _path(report, folder) if report.target.get("file") else ""
     decisive = [result for result in report.failures if result.decisive or report.strict]

@@ -24,7 +24,7 @@ from gradconform.naming import PROFILES
 
 from .page.rendering import render_own
 
-#: The tests of torch's own suite, in its order, and what each one runs.
+#: The tests of torch's own suite, in its order, and the code that each one runs.
 SEED_SUITE = {
     "test_stage_backward": "one full backward from a loss; input and parameter gradients",
     "test_stage_backward_input": "I without W: the gradients of the inputs, and `.grad` of the inputs",
@@ -46,7 +46,7 @@ SEED_SUITE = {
     "test_stage_backward_input_edge_requires_output_grads": "I from an edge without a gradient",
 }
 
-#: The column of each placeholder of a requirement; on the page its name in capitals takes its place in the sentence.
+#: The column of each placeholder of a requirement. On the page, the column's name in capitals replaces it.
 _COLUMNS = {
     "stage": "stage",
     "program": "program",
@@ -82,7 +82,7 @@ def contract_page(version: str) -> str:
 
 
 def _counts(checks: Sequence[Check]) -> list[list[Any]]:
-    """Count the checks of each area in each profile, which contains the checks of the smaller profiles."""
+    """Return the number of checks per area and profile; a profile contains the checks of the smaller ones."""
     areas = sorted({check.area for check in checks})
     counts = Counter(
         (area, profile)
@@ -94,7 +94,7 @@ def _counts(checks: Sequence[Check]) -> list[list[Any]]:
 
 
 def _seed_suite(checks: Sequence[Check]) -> Iterator[tuple[str, str, str]]:
-    """Yield each test of torch's own suite, what it runs, and the checks that cover it."""
+    """Yield each test of torch's own suite, the code that it runs, and the checks that cover it."""
     for test, what in SEED_SUITE.items():
         ids = [check.id for check in checks if check.seed and test in re.split(r"[,\s]+", check.seed)]
         yield f"`{test}`", what, ", ".join(f"`{name}`" for name in ids) or "none"
@@ -102,7 +102,7 @@ def _seed_suite(checks: Sequence[Check]) -> Iterator[tuple[str, str, str]]:
 
 
 def _stages(checks: Sequence[Check]) -> list[tuple[str, str]]:
-    """Return the name of each stage with a name of its own, and what is special about it, sorted by name."""
+    """Return each specially named stage and its special feature, sorted by name."""
     cases = {case.name: case for check in checks for trial in check.trials for case in trial.stages}
     named = (case for case in cases.values() if recipe_of(case) is None and plan_of(case) is None)
     return sorted((f"`{case.name}`", lower_first(case.special)) for case in named)
@@ -121,7 +121,7 @@ def _topic(check: Check) -> str:
 
 
 def _families(checks: Sequence[Check]) -> Iterator[tuple[str, str, str, list[str], list[list[str]]]]:
-    """Yield per requirement of a topic: the sentence, why it matters, what it catches, and its table of checks."""
+    """Yield per requirement of a topic: the sentence, its purpose, the mistakes it catches, and its table of checks."""
     families: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         families.setdefault((check.template, check.why, check.catches), []).append(check)
@@ -133,7 +133,7 @@ def _families(checks: Sequence[Check]) -> Iterator[tuple[str, str, str, list[str
 
 
 def _placeholder(name: str) -> str:
-    """Return the text of a placeholder on the page: a column's name in capitals, for the cell below it."""
+    """Return the text of a placeholder on the page: the column's name in capitals, which refers to the cell below."""
     before = "stage " if name == "stage" else ""
     return f"{before}*{_COLUMNS[name].upper()}*"
 
@@ -143,7 +143,7 @@ def _row(check: Check, names: Iterable[str]) -> list[str]:
 
 
 def _cell(check: Check, name: str) -> str:
-    """Return the text of a placeholder for one check; a stage and the values of a row are explained once, elsewhere."""
+    """Return a placeholder's text for one check; stages and row values are explained once, elsewhere."""
     if name == "stage":
         return _stage_cell(check.trials[0].stages[0])
     if name == "said":

@@ -1,23 +1,23 @@
-"""How much of a report is told on a terminal."""
+"""The amount of detail that a terminal report shows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: So many causes are told with an example where nobody asks for more; every one stands in the summary.
+#: Causes shown with an example by default; the summary lists every cause.
 _CAUSES = 6
 
-#: So many lines of a message without findings, such as a traceback, are shown.
+#: Lines shown of a message without findings, such as a traceback.
 _MESSAGE_LINES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much is told.
+    """The level of detail.
 
-    ``verbosity`` is how often -v was given less how often -q was: at 0 a failing run fits a screen, at 1 every cause
-    is told with the ids of all its checks, at 2 with all that each of them saw; at -1 causes are told in one line each,
-    at -2 there is the verdict alone. ``failures`` is how many failing checks of each cause are shown.
+    ``verbosity`` is the number of -v options minus the number of -q options. At 0, a failing run fits a screen. At 1,
+    every cause has the ids of all its checks; at 2, also all findings of each check. At -1, each cause has one line; at
+    -2, only the verdict is printed. ``failures`` is the number of failing checks to show per cause.
     """
 
     verbosity: int = 0
@@ -25,12 +25,12 @@ class Detail:
 
     @property
     def verdict_alone(self) -> bool:
-        """Whether nothing but the verdict is told."""
+        """Whether only the verdict is printed."""
         return self.verbosity < -1
 
     @property
     def quiet(self) -> bool:
-        """Whether causes have one line each, and what is around the verdict is left out."""
+        """Whether each cause has one line and the text around the verdict is skipped."""
         return self.verbosity < 0
 
     @property
@@ -40,19 +40,19 @@ class Detail:
 
     @property
     def everything(self) -> bool:
-        """Whether all that each check saw is shown."""
+        """Whether all findings of each check are shown."""
         return self.verbosity > 1
 
     @property
     def causes(self) -> int | None:
-        """How many causes are told with an example; None for all."""
+        """Return how many causes have an example; None for all."""
         return None if self.ids else _CAUSES
 
     @property
     def message_lines(self) -> int | None:
-        """How many lines are shown of a message that has no findings; None for all."""
+        """Return how many lines of a message without findings are shown; None for all."""
         return None if self.ids else _MESSAGE_LINES
 
 
-#: What a run tells where nobody says otherwise, and all that there is.
+#: The default detail, and the full detail.
 USUAL, ALL = Detail(), Detail(verbosity=2)

@@ -1,4 +1,4 @@
-"""The verdict on devices: what is right, what is wrong and whose it is, what was not tried, and what to mend first."""
+"""The verdict on devices: correct parts, defects and their owner, untested parts, and what to fix first."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from .to_mend import culprits
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """What is said at the end of each device, and whether anything ``wrong`` was found."""
+    """The closing lines on the devices, and whether anything ``wrong`` was found."""
 
     lines: tuple[Line, ...]
     wrong: bool
 
 
-#: What is run on a device so that whatever is wrong is the device's.
+#: The target that runs on a device when the device is judged: every failure is then the device's.
 RIGHT = "reference-split"
 
-#: What an oracle says of operations that are no case for it: nothing is missing.
+#: An oracle's reason for operations outside its scope: no coverage is missing.
 _NO_CASE = "with nothing to compare"
 
 
 def is_of_devices(report: Report) -> bool:
-    """Tell whether a report is of devices, and not of an implementation: by what was run there, and beside what."""
+    """Return whether the report judges devices rather than an implementation, by its target and oracles."""
     return report.target["name"] == RIGHT and report.with_contract
 
 
 def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
-    """Return the verdict on each device; ``planned`` are all of them, with how many checks were to run there."""
+    """Return the verdict on each device; ``planned`` maps every device to its number of planned checks."""
     by_device = {**{name: [] for name in planned}, **_by_device(report)}
     lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
     broken = any(probe.broken for probe in devices(report))
-    if len(report.results) < sum(planned.values()):  # of a run that was stopped it may be all that is known
+    if len(report.results) < sum(planned.values()):  # a stopped run may have no other information
         lines = [
             Line("; ".join([line.text, *_preflight(name, report)]), line.role)
             for name, line in zip(by_device, lines, strict=True)
@@ -50,7 +50,7 @@ def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
 
 
 def standing_of_devices(report: Report) -> list[Line]:
-    """Return of each device the verdict with what it rests on, and what is no matter of right and wrong."""
+    """Return each device's verdict with its evidence and the facts that do not affect it."""
     found = []
     results_of = _by_device(report)
     untried = [
@@ -72,7 +72,7 @@ def _by_device(report: Report) -> dict[str, list[Result]]:
 
 
 def _accuses(result: Result) -> bool:
-    """Tell whether a result says that something is wrong: of the device, or of what runs on it."""
+    """Return whether a result shows a defect of the device, or of the code that runs on it."""
     return result.status == "failed" or (result.status, result.kind) == ("error", "device")
 
 
@@ -114,7 +114,7 @@ def _standing(result: Result) -> str:
 
 
 def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
-    """Yield what else is known of a device: its pre-flight, whether faults are found there, repeats, host, memory."""
+    """Yield the other facts on a device: pre-flight, fault detection, repeats, CPU fallback, memory."""
     yield from _found_out(name, results, report)
     yield from (one.brief for one in by_oracles(results))
     yield from _imprecise(results)
@@ -130,14 +130,14 @@ def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str
 
 
 def _preflight(name: str, report: Report) -> Iterator[str]:
-    """Yield how many lines of its pre-flight hold on a device, index by index."""
+    """Yield how many lines of a device's pre-flight hold, index by index."""
     for probe in devices(report):
         if _is_of(probe, name, report) and probe.lines:
             yield f"pre-flight {probe.held} of {probe.lines}"
 
 
 def _is_of(probe: Device, name: str, report: Report) -> bool:
-    """Tell whether a probe is of the device of that name, or of an index that stands for it."""
+    """Return whether a probe is of the device with that name, or of an index that represents it."""
     indices = (report.devices or {}).get("indices") or {}
     return probe.name == name or probe.name in indices.get(name, ())
 
@@ -154,7 +154,7 @@ def _imprecise(results: list[Result]) -> Iterator[str]:
 def _repeated(results: list[Result]) -> Iterator[str]:
     """Yield in how many checks two runs from one seed were bit-equal."""
     twice = [one for one in results if one.headroom is not None and one.device.partition(":")[0] != "cpu"]
-    if not twice:  # the CPU runs plain autograd twice where a check asks for repeats alone
+    if not twice:  # the CPU runs plain autograd twice only if a check requires repeats
         twice = [one for one in results if one.repeats_bit_equal is not None]
     apart = [one.oracle_spread for one in twice if one.oracle_spread]
     other = sum(one.repeats_bit_equal is False and not one.oracle_spread for one in twice)
@@ -168,7 +168,7 @@ def _repeated(results: list[Result]) -> Iterator[str]:
 
 
 def _executed(results: list[Result]) -> Iterator[str]:
-    """Yield what was left to the host, and how much memory the device took."""
+    """Yield the operations of the CPU fallback, and the memory that the device used."""
     left = [one.off_device_share for one in results if one.off_device_share]
     if left:
         yield f"{count(len(left), 'check')} used the CPU fallback, for up to {max(left):.0%} of their operations"

@@ -1,4 +1,4 @@
-"""The lines on what a fuzz campaign found."""
+"""The lines on the findings of a fuzz campaign."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from gradconform.fuzz.hunt import Defect
     from gradconform.trial.trial import Trial
 
-#: How many findings of a defect are shown.
+#: Findings shown per defect.
 _SHOWN = 3
 
 
 def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[Line]:
-    """Return the lines on one defect: what it is, the stage, the program, what was seen, how to see it again.
+    """Return the lines on one defect: its kind, stage, program, findings and how to reproduce it.
 
-    ``command`` is the command line to which the blob is added.
+    The blob is appended to ``command``.
     """
     trial = defect.trial
     lines = wrapped(f"[{number}] {defect.level}: {defect.key}", width, hanging=4, role="heading")
@@ -45,7 +45,7 @@ def _options(trial: Trial) -> str:
 
 
 def summary_line(campaign: Campaign, asked: int) -> Line:
-    """Return the last line: how many trials, how many failures, how many defects."""
+    """Return the last line: the numbers of trials, failures and defects."""
     must = sum(defect.level == "MUST" for defect in campaign.defects)
     should = len(campaign.defects) - must
     text = f"{count(campaign.trials, 'trial')}, {count(campaign.failing, 'failure')}"

@@ -1,4 +1,4 @@
-"""What ``gradconform doctor`` prints."""
+"""The output of ``gradconform doctor``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """A registered target: its version and where it is, or why it cannot be used."""
+    """A registered target: its version and location, or the reason why it cannot be used."""
 
     name: str
     version: str | None = None
@@ -30,7 +30,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What was found here; ``targets`` is empty where a device was named."""
+    """The state of this installation; ``targets`` is empty if a device was named."""
 
     versions: dict[str, str]
     devices: tuple[Probe, ...]
@@ -74,7 +74,7 @@ def _device(probe: Probe, width: int) -> Iterator[Line]:
         yield Line(f"    {line.text}", line.role)
     yield from wrapped(f"told        {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
     for name, limit in probe.limits.items():
-        if name != "simulated":  # told above
+        if name != "simulated":  # reported above
             yield from wrapped(f"limit       {name}: {limit}", width, indent=4, hanging=12, role="faint")
 
 

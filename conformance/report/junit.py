@@ -1,4 +1,4 @@
-"""A report as XML in the form of JUnit, which CI systems show: a suite per device and dtype, a test per check."""
+"""A report as JUnit XML, which CI systems show: one suite per device and dtype, one test per check."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradconform.sinks import printable
 
 from .sentences import title, verdict
 
-#: What an element inside a test says of it, by its status; what passed has none.
+#: The element inside a test, by the check's status; a passed check has none.
 _TOLD = {"failed": "failure", "error": "error", "unsupported": "skipped", "waived": "skipped", "not_run": "skipped"}
 
 
 def junit(report: Report) -> str:
-    """Return the XML: what a failed SHOULD or a needless waiver is to a verdict, it is to its test as well."""
+    """Return the XML; a failed SHOULD or a needless waiver counts for its test as it counts for the verdict."""
     cells = [list(group) for _, group in groupby(report, key=lambda result: (result.device, result.dtype))]
     told = [tuple(_told(report, result) for result in results) for results in cells]
     whole = ET.Element(
@@ -35,7 +35,7 @@ def junit(report: Report) -> str:
 
 
 def _told(report: Report, result: Result) -> str | None:
-    """Return the element that says what came of a check; None where it passed as far as the verdict goes."""
+    """Return the element with a check's result; None if the verdict counts it as passed."""
     if result.status == "failed" and not (result.decisive or report.strict):
         return "skipped"
     if result.status == "unexpectedly_passed":

@@ -1,4 +1,4 @@
-"""The kill matrix, as lines of text and as one HTML page that needs nothing else; the verdict is told in both."""
+"""The kill matrix as lines of text and as one self-contained HTML page, both with the verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNTRIED = "plain autograd or this torch supports none of the checks that name i
 
 
 def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
-    """Return all that the self-test has to say; the verdict is the last line."""
+    """Return the lines on the self-test; the verdict is the last line."""
     options = matrix.options
     where = f"{options.device} {options.dtype}, profile {options.profile}, {len(matrix.checks)} checks"
     return [
@@ -64,7 +64,7 @@ def _role(outcome: Outcome) -> Role:
 
 
 def _areas(matrix: KillMatrix, width: int) -> list[Line]:
-    """Return one line per area: its checks, and how many faults they killed."""
+    """Return one line per area: its number of checks, and how many faults they killed."""
     checks = Counter(check.partition(".")[0] for check in matrix.checks)
     killed: Counter[str] = Counter()
     for outcome in matrix.faults:
@@ -88,7 +88,7 @@ def _survivor(outcome: Outcome) -> str:
 
 
 def _impossible(matrix: KillMatrix) -> list[str]:
-    """Return one text per reason, with the checks that it stands in the way of."""
+    """Return one text per reason, with the checks that it prevents."""
     checks: dict[str, list[str]] = {}
     for check, text in matrix.impossible.items():
         checks.setdefault(text.rpartition(" at ")[0] or text, []).append(check)
@@ -179,14 +179,14 @@ def kill_page(matrix: KillMatrix) -> str:
 
 
 def _kills(matrix: KillMatrix, topics: list[str]) -> list[tuple[str, list[int]]]:
-    """Return how many faults of each topic each area kills, and how many there are."""
+    """Return how many faults of each topic each area kills, and the number of faults."""
     kills, areas = matrix.areas(), dict.fromkeys(check.partition(".")[0] for check in matrix.checks)
     found = [(area, [kills.get((area, topic), 0) for topic in topics]) for area in areas]
     in_all = [sum(fault.topic == topic for fault in matrix.faults) for topic in topics]
     return [*found, ("faults in all", in_all)] if found and topics else []
 
 
-#: Which status of a result an outcome is coloured as.
+#: The result status whose colour each outcome takes.
 _STATUSES = {"killed": "passed", "clean": "passed", "not tried": "unsupported", "could not be judged": "error"}
 
 

@@ -1,4 +1,4 @@
-"""Lines of a report for a terminal: text without colour, and the role that decides a colour."""
+"""Report lines for a terminal: text without colour, and the role that sets the colour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Line:
     role: Role = "plain"
 
     def __str__(self) -> str:
-        """Return the text, as it is printed where there is no colour."""
+        """Return the text without colour."""
         return self.text
 
 
@@ -44,18 +44,18 @@ def heading(text: str, width: int, role: Role = "heading") -> Line:
 def wrapped_each(
     texts: Iterable[str], width: int, *, indent: int = 0, hanging: int = 0, role: Role = "plain"
 ) -> list[Line]:
-    """Wrap several texts, each from a line of its own on."""
+    """Wrap several texts, each starting on a new line."""
     return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
 
 
 def as_it_stands(text: str, width: int, *, indent: int = 0, hanging: int = 2) -> list[Line]:
-    """Return a line of a message with its own indentation, such as that of a traceback; a long one is wrapped."""
+    """Return a message line with its own indentation, such as a traceback line; long lines are wrapped."""
     own = text.lstrip()
     return wrapped(own, width, indent=indent + len(text) - len(own), hanging=hanging)
 
 
 def command_lines(label: str, command: str, width: int, *, indent: int = 0) -> list[Line]:
-    """Return a command behind its label; where it is longer than a line, as a shell reads it over several."""
+    """Return a labelled command; a long one is split over several lines in shell syntax."""
     lines = [f"{' ' * indent}{label}:"]
     for word in map(shlex.quote, shlex.split(command)):
         if len(lines[-1]) + len(word) + 3 > width and lines[-1].strip() != f"{label}:":
@@ -65,7 +65,7 @@ def command_lines(label: str, command: str, width: int, *, indent: int = 0) -> l
 
 
 def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") -> list[Line]:
-    """Return texts under a heading with their number; nothing where there are none."""
+    """Return texts under a heading with their number; empty if there are none."""
     if not texts:
         return []
     told = wrapped_each((" ".join(text.split()) for text in texts), width, indent=2, hanging=4)
@@ -78,5 +78,5 @@ def count(number: int, noun: str) -> str:
 
 
 def clause(counted: str) -> str:
-    """Return what checks belong to, closed by a comma where it has one."""
+    """Return the group that checks belong to, followed by a comma if it contains one."""
     return f"{counted}," if ", " in counted else counted

@@ -1,4 +1,4 @@
-"""What is offered to other projects: the list of a terminal, and the report that goes with a test."""
+"""Offers to other projects: the list for a terminal, and the report that accompanies a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .lines import Line, count, wrapped
 
 _SHORTEST = 20
 
-#: What stands in a report that speaks of these actions, for whoever does not know torch's schedules.
+#: An explanation of these actions, for readers of a report who do not know torch's schedules.
 _ACTIONS = (
     "F, B, I and W are the actions of torch's schedules: a forward, a full backward, and a backward split in two, the\n"
     "gradients of the inputs and those of the parameters."
@@ -22,7 +22,7 @@ _ACTIONS = (
 
 
 def offer_listing(offers: Sequence[Offer], width: int) -> list[Line]:
-    """Return a line for each offer, its name and as much of its title as there is room for."""
+    """Return a line for each offer: its name and its title, cut to the width."""
     return [Line(f"{one.name}  {_within(one.title, width - len(one.name) - 2)}") for one in offers]
 
 
@@ -31,14 +31,14 @@ def _within(text: str, width: int) -> str:
 
 
 def offer_figures(offers: Sequence[Offer], width: int) -> list[Line]:
-    """Return how many defects there are, by project."""
+    """Return the number of defects by project."""
     projects = dict.fromkeys(one.project for one in offers)
     each = ", ".join(f"{project} {sum(one.project == project for one in offers)}" for project in projects)
     return wrapped(f"{count(len(offers), 'confirmed defect')}, each with a report and a test: {each}", width)
 
 
 def offer_report(offer: Offer) -> str:
-    """Return the text of the report, in Markdown."""
+    """Return the text of the report in Markdown."""
     return "\n".join(_report_lines(offer)) + "\n"
 
 
@@ -73,5 +73,5 @@ def _report_lines(offer: Offer) -> Iterator[str]:
 
 
 def run_line(offer: Offer) -> str:
-    """Return the command that runs the test of an offer, beside it."""
+    """Return the command that runs an offer's test, for use in the same folder."""
     return f"python {'' if offer.run == 'python' else '-m pytest '}test_{offer.stem}.py"

@@ -1,4 +1,4 @@
-"""How each operation stands in a report: the worst of what its checks found, on all devices and in all dtypes."""
+"""The state of each operation in a report: the worst finding of its checks on all devices and in all dtypes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradconform.results import Report, Result
 
 from .to_mend import operations_in
 
-#: From the worst to the best. ``rounding`` is what is beyond the rule by less than :data:`_LITTLE` times its bound;
-#: ``unsupported``: plain autograd raises; ``not judged``: an error of the adapter, the kit or the environment;
-#: ``withheld``: a skip list names it.
+#: From worst to best. ``rounding``: the excess over the rule is below :data:`_LITTLE` times its bound. ``unsupported``:
+#: plain autograd raises. ``not judged``: an error of the adapter, the kit or the environment. ``withheld``: a skip list
+#: names it.
 Standing = Literal[
     "wrong", "crashed", "hung", "rounding", "not judged", "unsupported", "withheld", "not claimed", "partly on the CPU",
     "right",
@@ -24,12 +24,12 @@ _LITTLE = 16.0
 
 
 def standings(report: Report) -> dict[str, tuple[Standing, Result]]:
-    """Return how each operation that was asked stands, by name, with the result that says so."""
+    """Return the state of each tested operation by name, with the result that shows it."""
     return {name: _worst(several) for name, several in _by_operation(report).items()}
 
 
 def standings_by_place(report: Report) -> dict[str, dict[tuple[str, str], tuple[Standing, Result]]]:
-    """Return the same by type of device and dtype, the indices of a type taken together."""
+    """Return the states by device type and dtype; all indices of a device type count together."""
     found = {}
     for name, several in _by_operation(report).items():
         places: dict[tuple[str, str], list[Result]] = {}
@@ -53,13 +53,13 @@ def _worst(several: list[Result]) -> tuple[Standing, Result]:
 
 
 def told(name: str, standing: Standing, result: Result) -> str:
-    """Return the name of an operation, and where it is wrong which of the dispatcher's is, on what sample, how far."""
+    """Return an operation's name; if it is wrong, also the dispatcher's operation, the sample and the error."""
     inner = how_wrong(result) if standing in {"wrong", "rounding"} else ""
     return f"{name} ({inner})" if inner else name
 
 
 def how_wrong(result: Result) -> str:
-    """Return which of the dispatcher's operations is wrong, on what sample, how far; nothing where nobody found out."""
+    """Return which dispatcher operation is wrong, on which sample and by how much; empty if unknown."""
     if not result.findings:
         return ""
     finding = result.findings[0]

@@ -1,4 +1,4 @@
-"""What a test says of the result that it stands for, whatever runs the tests."""
+"""The text that a test shows for its check's result, whatever runs the tests."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from .by_cause import cause, likely
 
 
 class CheckFailedError(NonConformingError):
-    """A check failed, or could not be judged; the message is the kit's."""
+    """A check failed or could not be judged; the kit writes the message."""
 
-    __module__ = "gradconform"  # its public name, which tracebacks show
+    __module__ = "gradconform"  # public name, which tracebacks show
 
 
 def waived_because(result: Result) -> str:
-    """Return why a failure is expected."""
+    """Return why the failure is expected."""
     return for_terminal("waived: {reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {}))
 
 
 def not_decisive(result: Result) -> str:
-    """Return what is said of a failure that decides nothing: of a SHOULD."""
+    """Return the text for a failed SHOULD, which does not decide the verdict."""
     seen = without_programs(result.message, result.programs)
     return for_terminal(f"{result.requirement} {seen[0] if seen else result.status}")
 
 
 def told_in_full(result: Result, target: str) -> str:
-    """Return what is wrong in one line, which runners of tests show in their summaries, then all of it.
+    """Return the defect in one line, which test runners show in their summaries, then the details.
 
-    That is the level and where it was tried, the requirement, and what was seen.
+    The details are the level, device and dtype, the requirement and the findings.
     """
     status = f"error ({result.kind})" if result.status == "error" else result.status
     place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
@@ -39,6 +39,6 @@ def told_in_full(result: Result, target: str) -> str:
 
 
 def _in_a_line(result: Result) -> str:
-    """Return the likely cause of what a result saw first, where there is one, and what it saw."""
+    """Return the likely cause of a result's first finding, if known, and the finding."""
     why = likely(result)
     return f"{why}: {cause(result)}" if why else cause(result)

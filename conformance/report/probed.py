@@ -1,4 +1,4 @@
-"""What was found out of devices before a run, and what of them was left out."""
+"""Facts found out about devices before a run, and the devices and dtypes that were skipped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gradconform.results import Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What was found out of a device before the run: why it cannot be used, or the lines of its pre-flight.
+    """The probe results of a device: the reason why it cannot be used, or the lines of its pre-flight.
 
-    ``broken`` are the lines that do not hold, as requirement and message; ``dtypes`` what cannot be used, and why.
+    ``broken`` are the lines that do not hold, as requirement and message. ``dtypes`` are the unusable dtypes with
+    reasons.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Device:
 
     @classmethod
     def of(cls, probe: Mapping[str, Any], name: str | None = None) -> Device:
-        """Return what a probe says, as JSON values; of the device as it is called there, or by ``name``."""
+        """Return the facts from a probe's JSON values; the device has the name given there, or ``name``."""
         return cls(
             name=name or probe["device"],
             problem=probe["reason"],
@@ -35,16 +36,16 @@ class Device:
 
     @property
     def held(self) -> int:
-        """How many lines hold."""
+        """Return how many lines hold."""
         return self.lines - len(self.broken)
 
 
 def devices(report: Report) -> list[Device]:
-    """Return the devices of a run; none where the CPU alone was named."""
+    """Return the devices of a run; none if only the CPU was named."""
     return [Device.of(probe) for probe in (report.devices or {}).get("probes", ())]
 
 
 def left_out(report: Report) -> list[str]:
-    """Return which devices and dtypes were found but not used, and why."""
+    """Return the devices and dtypes that were found but not used, with reasons."""
     skipped = (report.devices or {}).get("skipped", ())
     return [f"{' '.join(filter(None, (one['device'], one['dtype'])))}: {one['reason']}" for one in skipped]

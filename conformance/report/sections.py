@@ -1,7 +1,7 @@
-"""What a report says, computed once: terminal, HTML page, Markdown and pytest's summary only lay it out.
+"""The contents of a report, computed once; terminal, HTML page, Markdown and pytest summary only lay it out.
 
-A section is a function from a report to a :class:`Section`, listed in :data:`SECTIONS`; every layout tells it. Failures
-are told by cause: one defect fails many checks, and a reader wants to see the defects.
+A section is a function from a report to a :class:`Section`, listed in :data:`SECTIONS`; every layout shows it. Failures
+are grouped by cause: one defect fails many checks, and readers look for the defects.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from .operations import STANDINGS, standings, told
 from .to_mend import Culprit, culprits
 from .undone import causes_of
 
-#: So many reasons why checks say nothing are shown where not everything is.
+#: Reasons for results without information that a short report shows.
 _BRIEF = 3
 
-#: The most letters of a message in a line of a section; the report has all of it.
+#: The most letters of a message in a section line; the report has the whole message.
 _LETTERS = 400
 
-#: Of so many checks that one waiver meets the ids are written out, of more the count alone.
+#: The most check ids that a waiver's line lists; above this, it has only the count.
 _NAMED = 4
 
-#: How a check ends that torch as it is gets wrong.
+#: The statuses of a check that unmodified torch fails.
 _WRONG = {"failed", "error"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One line of a section, with how many results it is of where that is to be told."""
+    """One line of a section, with its number of results if that is shown."""
 
     text: str
     number: int | None = None
@@ -45,12 +45,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One thing to say of a run: what ``heading`` names, and what is to be known of it.
+    """One topic of a run's report: a ``heading`` and its contents.
 
-    ``causes`` are of the results that it is of; ``items`` tell these in short, for a terminal, or what is no result.
-    ``spares_target``: what the causes say is not said of the target, so checks are counted by area and none is listed.
-    ``brief`` is how many items are shown where not everything is, None for all. ``kind`` says in a word or two what its
-    causes are of where they stand among others; nothing of a failed MUST.
+    ``causes`` group the section's results. ``items`` summarise them for a terminal, or hold other information.
+    ``spares_target``: the causes do not accuse the target, so checks are counted by area and none is listed. ``brief``
+    is the number of items in a short report, None for all. ``kind`` labels the causes in a list with others, in a word
+    or two; empty for a failed MUST.
     """
 
     heading: str
@@ -64,7 +64,7 @@ class Section:
 
 
 def sections(report: Report) -> list[Section]:
-    """Return the sections that have something to say, in the order in which a reader wants them."""
+    """Return the sections that have contents, in reading order."""
     found = (section(report) for section in SECTIONS)
     return [section for section in found if section.causes or section.items]
 
@@ -120,7 +120,7 @@ def _passed_and_waived(report: Report) -> Section:
     )
 
 
-#: Kinds of unsupported results that a section of their own tells.
+#: Kinds of unsupported results that have their own section.
 _LISTED = frozenset({NOTHING, WITHHELD})
 
 
@@ -143,12 +143,12 @@ def _withheld(report: Report) -> Section:
     )
 
 
-#: So many operations, or checks, are named of those that stand alike, of more the count alone.
+#: The most operations or checks in the same state to name; above this, only the count is printed.
 _NAMED_ALIKE = 12
 
 
 def _right_split(report: Report) -> Section:
-    """Return what the right split mends of torch as it is, and of what is left whose it is."""
+    """Return which failures of unmodified torch the right split fixes, and who owns the others."""
     lost = [result for result in report if result.as_it_is in _WRONG]
     gone = [result.check for result in lost if result.status == "passed"]
     runtimes = [result.check for result in report if result.of_runtime]
@@ -181,7 +181,7 @@ def _operations(report: Report) -> Section:
 
 
 def _by_oracles(report: Report) -> Section:
-    """Return what the oracles compared that need no second device, on each device."""
+    """Return the comparisons of the one-device oracles, per device."""
     items = []
     for name in dict.fromkeys(result.device for result in report):
         found = by_oracles(result for result in report if result.device == name)
@@ -190,7 +190,7 @@ def _by_oracles(report: Report) -> Section:
 
 
 def _imprecise(report: Report) -> Section:
-    """Return by how many eps operations of a device err at worst that are not wrong, the worst first."""
+    """Return the largest errors in eps of operations that are not wrong, the worst first."""
     worst: dict[tuple[str, str], tuple[float, str]] = {}
     for result in report:
         for operation, eps in (result.imprecise or {}).items():
@@ -203,7 +203,7 @@ def _imprecise(report: Report) -> Section:
 
 
 def to_mend(report: Report) -> Section:
-    """Return what is to be mended on the devices of a report, the worst first."""
+    """Return the operations to fix on the report's devices, the worst first."""
     found = culprits(report)
     several = count(len(found), "operation")
     items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
@@ -217,7 +217,7 @@ def _mended(number: int, one: Culprit) -> str:
     return f"{number}. {one.name}: {count(one.checks, 'check')} on {where}{size}{passes}; {one.text}"
 
 
-#: All sections on results, in their order; one that is added here is told wherever a report is.
+#: All sections on results, in order; every layout shows a section that is added here.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
     _withheld, _right_split, _operations, _by_oracles, _imprecise, to_mend,
@@ -233,7 +233,7 @@ def _aside(report: Report) -> str:
 
 
 def _counted(causes: Iterable[Cause]) -> str:
-    """Return how many checks the causes are of, how many results where these are more, and how many causes if fewer."""
+    """Return the number of checks of the causes, of results if there are more, and of causes if there are fewer."""
     groups = list(causes)
     results = {result.place for group in groups for result in group.results}
     checks = len({place.check for place in results})
@@ -243,7 +243,7 @@ def _counted(causes: Iterable[Cause]) -> str:
 
 
 def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
-    """Return each message with how many results have it, the one of most first."""
+    """Return each message with its number of results, the most frequent first."""
     messages = Counter(" ".join(result.message.split()) for result in results).most_common()
     return tuple(
         Item(text=message if len(message) <= _LETTERS else f"{message[:_LETTERS]} …", number=number)
@@ -252,7 +252,7 @@ def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
 
 
 def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:
-    """Return what each waiver met, the one of most results first."""
+    """Return the results that each waiver matched, the one with most results first."""
     groups: dict[str, list[str]] = {}
     for result in results:
         why = "{reason} ({issue}, {owner}, until {expires})".format(**result.waiver or {})
@@ -268,7 +268,7 @@ def _some(checks: Iterable[str], shown: int = _NAMED) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of the waiver file, as text. ``met`` says how many results it is for, or why for none."""
+    """One entry of the waiver file as text. ``met`` is its number of results, or the reason why it has none."""
 
     check: str
     verdict: str
@@ -281,7 +281,7 @@ class Entry:
 
 
 def waivers(report: Report) -> list[Entry]:
-    """Return the entries of the waiver file in its order; none where the run had no such file."""
+    """Return the entries of the waiver file in order; none if the run had no such file."""
     entries = report.waivers["entries"] if report.waivers else ()
     return [_entry(report, position, entry) for position, entry in enumerate(entries)]
 
@@ -307,7 +307,7 @@ def _met(report: Report, position: int, entry: Mapping[str, Any]) -> str:
 
 
 def waiver_file(report: Report) -> str:
-    """Return which waiver file a run goes by; nothing where it had none."""
+    """Return the waiver file of a run; empty if it had none."""
     if report.waivers is None:
         return ""
     entries, elsewhere = len(report.waivers["entries"]), len(report.waivers["elsewhere"])
@@ -316,7 +316,7 @@ def waiver_file(report: Report) -> str:
 
 
 def idle_waivers(report: Report) -> list[str]:
-    """Return which waivers met no result in a whole run of profile ``full``."""
+    """Return the waivers that matched no result in a whole run of profile ``full``."""
     told: Mapping[str, Any] = report.waivers or {}
     return [
         f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) matched no result of this "

@@ -1,4 +1,4 @@
-"""The sentences of a report: who is judged, the verdict, the numbers met, and the command that runs a check again."""
+"""The sentences of a report: the target, the verdict, the errors, and the command that reproduces a check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradconform.torch_releases.tested import untested
 
 from .lines import Role, clause, count
 
-#: How many reasons why too little was judged are told.
+#: Reasons for an insufficient run that are printed.
 _LACKS = 3
 
 
@@ -29,12 +29,12 @@ def title(report: Report) -> str:
 
 
 def shard_name(report: Report) -> str:
-    """Return which part of a divided run this is."""
+    """Return the name of this part of a divided run."""
     return "shard {index} of {count}".format(**report.shard or {})
 
 
 def tone(report: Report) -> Role:
-    """Return what colours a verdict: ``good``, ``warning`` or ``bad``."""
+    """Return the tone of a verdict: ``good``, ``warning`` or ``bad``."""
     if report.verdict in {"conforms", "passed"}:
         return "good"
     return "bad" if report.verdict in {"does not conform", "failed"} else "warning"
@@ -79,7 +79,7 @@ def _verdict(report: Report) -> str:
 
 
 def _by_the_runtime(report: Report) -> str:
-    """Return how many of the failures with the right split in torch are the runtime's own."""
+    """Return how many failures with the right split in torch belong to the runtime."""
     failed = [result.of_runtime for result in report if result.status == "failed"]
     of_runtime = sum(map(bool, failed))
     number = "all" if of_runtime == len(failed) else str(of_runtime)
@@ -87,14 +87,14 @@ def _by_the_runtime(report: Report) -> str:
 
 
 def _lacking(report: Report) -> str:
-    """Return why what was judged is too little."""
+    """Return why the run judged too little."""
     lacks = report.lacks
     more = f"; and {len(lacks) - _LACKS} more such reasons" if len(lacks) > _LACKS else ""
     return "".join(f"; {lack}" for lack in lacks[:_LACKS]) + more
 
 
 def _failed(report: Report) -> str:
-    """Return how many failed, by level; with ``--strict`` a waived check that passed is one more."""
+    """Return the number of failures by level; with ``--strict``, a waived check that passed is one more."""
     counts = report.summary
     levels = ((counts["failed"] - counts["failed_should"], "MUST"), (counts["failed_should"], "SHOULD"))
     failed = " and ".join(f"{number} {level}" for number, level in levels if number)
@@ -112,7 +112,7 @@ def _of_the_shard(report: Report, failed: str) -> str:
 
 
 def made(report: Report) -> tuple[str, ...]:
-    """Return when a report was made, the commit of its target, and how long its checks took, as far as is known."""
+    """Return the report's date, its target's commit and the duration of its checks, as far as known."""
     at, commit = report.made, report.target.get("commit")
     seconds = sum(result.duration_s for result in report)
     told = (
@@ -137,18 +137,18 @@ def against_manifest(report: Report) -> str:
 
 
 def _crashed(report: Report) -> str:
-    """Return where a run stands of which checks ended their process, and what that cost."""
+    """Return how many checks ended their process and the time lost, for a run with a limit."""
     allowed, missing = report.options.get("max_crashes"), report.summary["not_run"]
-    # Another kit's options are shown as they are, and may be anything.
+    # Another kit's options are shown unchanged and may have any type.
     told = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
     cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
     return f"; {told}{cost}" if told else ""
 
 
 def crashed(times: int, seconds: float, allowed: int | None) -> str:
-    """Return how often checks have ended their process, of how many times, and what it took; empty where none did.
+    """Return how many checks ended their process, the limit and the time lost; empty if none did.
 
-    A run that was gone on with has had more than is ``allowed`` at a time.
+    A run that was resumed may exceed ``allowed``, which limits each session.
     """
     of = f" of {allowed}" if allowed is not None and times <= allowed else ""
     lost = f" ({seconds:.0f} s lost)" if round(seconds) else ""
@@ -156,13 +156,13 @@ def crashed(times: int, seconds: float, allowed: int | None) -> str:
 
 
 def numbers(report: Report) -> tuple[str, ...]:
-    """Say how near to plain autograd a run is, and what a device did not run, took in memory, or did not repeat."""
+    """Return the error against plain autograd, and each device's skipped operations, memory and repeatability."""
     texts = [tell(report.results) for tell in (_near, _repeated, _off_device, _memory, _deferred, _spread)]
     return (*filter(None, texts), *_tolerances(report.devices or {}))
 
 
 def torch_untested(report: Report) -> tuple[str, ...]:
-    """Say that the kit was not tested with the torch of a run; nothing where it was, or no run wrote the report."""
+    """Return a warning if the kit was not tested with the run's torch; empty if it was, or no run wrote the report."""
     if report.environment.get("torch_tested", True):
         return ()
     return (untested(str(report.environment["torch"])) or f"torch {report.environment['torch']} was not tested",)
@@ -233,7 +233,7 @@ def _worst(results: Sequence[Result], measured: Callable[[Result], float | None]
 
 
 def numerics(report: Report) -> tuple[str, ...]:
-    """Return how the numbers of the devices differ from plain IEEE float32; equal devices share a line."""
+    """Return how the devices' arithmetic differs from IEEE float32; equal devices share a line."""
     return _by_device(report, lambda facts: NumericProfile.from_dict(facts.get("numerics") or {}).sentences)
 
 
@@ -244,7 +244,7 @@ def probed_before(report: Report) -> tuple[str, ...]:
 
 
 def not_watched(report: Report) -> tuple[str, ...]:
-    """Return what is not watched on the devices, since they fail or end the process; equal ones share a line."""
+    """Return the observations that fail or crash on the devices and are therefore off; equal ones share a line."""
     return _by_device(report, lambda facts: tuple(map(unwatched, hidden_by(facts))))
 
 
@@ -257,7 +257,7 @@ def _by_device(report: Report, sentences: Callable[[Mapping[str, Any]], Sequence
     return tuple(f"{', '.join(devices)}: {text}" for text, devices in found.items())
 
 
-#: What the kit does without on a device on which something cannot be watched.
+#: The checks that the kit skips on a device on which something cannot be observed.
 _UNWATCHED = {
     "address": "its tensors show no address, so gradients that share memory are not found",
     "operations": "its operations cannot be logged, so those that run on the CPU are not found",
@@ -266,12 +266,12 @@ _UNWATCHED = {
 
 
 def unwatched(fact: str) -> str:
-    """Return the sentence on something that cannot be watched on a device."""
+    """Return the sentence on a feature that cannot be observed on a device."""
     return _UNWATCHED.get(fact, f"its tensors show no {fact}")
 
 
 def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
-    """Say where a device is judged by numbers of its own object, in place of the kit's."""
+    """Yield the devices that use tolerances of their own object instead of the kit's."""
     for probe in devices.get("probes", ()):
         factors = probe["facts"].get("tolerance") or {}
         if factors:
@@ -280,10 +280,10 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
 
 
 def command_again(report: Report, result: Result) -> str | None:
-    """Return the command line that runs the check of ``result`` again, alone, as it was run.
+    """Return the command line that reproduces the check of ``result`` alone; None if there is none.
 
-    None where there is none: schedules that stand in the contract's place are run again as they were, another kit has
-    other options, and some extra checks take no time.
+    There is none in three cases: the run used schedules in place of the contract, another kit has other options, or an
+    extra check takes no time.
     """
     target = str(report.target["text"])
     try:
@@ -298,7 +298,7 @@ def command_again(report: Report, result: Result) -> str | None:
 
 
 def command_of_script(report: Report, result: Result) -> str | None:
-    """Return the command line that writes a training step that failed as a script for torchrun; None without one."""
+    """Return the command that writes a failed training step as a script for torchrun; None if there is none."""
     scripted = (case.id for case in step_cases("standard"))
     if result.status != "failed" or not report.extra or result.check not in scripted:
         return None
@@ -306,7 +306,7 @@ def command_of_script(report: Report, result: Result) -> str | None:
         options = PipelineOptions.from_json(report.options)
     except ValueError:
         return None
-    if options.fixed:  # a script runs torch as it is
+    if options.fixed:  # a script runs unmodified torch
         return None
     words = options.of_values.words
     target = str(report.target["text"])
@@ -314,9 +314,9 @@ def command_of_script(report: Report, result: Result) -> str | None:
 
 
 def options_of(report: Report) -> RunOptions:
-    """Return the options of the run that wrote ``report``; a report that was put together by hand may name none.
+    """Return the options of the run that wrote ``report``; a handmade report may have none.
 
-    Raises ``ValueError`` where they are those of another kit.
+    Raises ``ValueError`` if they belong to another kit.
     """
     return (
         RunOptions.from_json(report.options)

@@ -1,4 +1,4 @@
-"""A report's operations that are not to be relied on, as a file of Python that torch's own device tests can read."""
+"""A report's unreliable operations as a Python file that torch's own device tests can read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .operations import Standing, how_wrong, standings_by_place
 from .sentences import title
 
 _LISTED: tuple[Standing, ...] = ("wrong", "crashed", "hung", "rounding", "unsupported", "withheld")
-#: So many letters of a reason are kept.
+#: The most letters of a reason.
 _LONGEST = 200
 
 _FILE = '''"""Operations that are wrong, crash, hang or are unsupported on {devices}.
@@ -79,7 +79,7 @@ class _Entry:
 
 
 def skip_list(report: Report) -> str:
-    """Return the file: an entry per operation, type of device and reason, in the dtypes that it holds in."""
+    """Return the file: an entry per operation, device type and reason, with the dtypes that it covers."""
     values = {
         "devices": ",".join(dict.fromkeys(result.device.partition(":")[0] for result in report)),
         "kit": report.kit,
@@ -97,12 +97,12 @@ def _text(name: str, several: Iterable[_Entry]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a string literal of Python, which JSON's are where all in them can be seen."""
+    """Return a Python string literal, in JSON's form if every character is printable."""
     return json.dumps(printable(text), ensure_ascii=False)
 
 
 def _listed(report: Report) -> dict[str, list[_Entry]]:
-    """Return the entries by what torch's tests call the operation."""
+    """Return the entries by the operation's name in torch's tests."""
     found: dict[str, list[_Entry]] = {}
     for name, places in standings_by_place(report).items():
         reasons: dict[tuple[str, Standing], tuple[str, list[str]]] = {}
@@ -121,7 +121,7 @@ def _listed(report: Report) -> dict[str, list[_Entry]]:
 
 def _reason(standing: Standing, result: Result) -> str:
     first = next(filter(None, map(str.strip, result.message.splitlines())), "")
-    if standing == "withheld":  # what the list that was read has said
+    if standing == "withheld":  # the skip list that was read has the reason
         return _short(first.partition(": ")[2])
     said = how_wrong(result) if standing in {"wrong", "rounding"} else first
     return _short(f"{standing}: {said}" if said else standing)
@@ -132,7 +132,7 @@ def _short(text: str) -> str:
 
 
 def _full_name(name: str) -> str:
-    """Return what torch's tests call an operation; of one that the torch that is here has not, the kit's name."""
+    """Return an operation's name in torch's tests; the kit's name if the installed torch lacks it."""
     from gradconform.fixtures.operations.entries import entries  # noqa: PLC0415 (it imports torch)
 
     with contextlib.suppress(ImportError, KeyError):
@@ -141,9 +141,9 @@ def _full_name(name: str) -> str:
 
 
 def _dtype_of(name: str, dtype: str) -> str | None:
-    """Return the dtype of an operation's samples in a run in ``dtype``, of a few the complex one.
+    """Return the dtype of an operation's samples in a run in ``dtype``; for a few operations, the complex one.
 
-    None for one that the operation has nowhere: that it is unsupported is no matter of a device.
+    None if the operation supports neither dtype anywhere, so the device is not the reason.
     """
     import torch  # noqa: PLC0415 (it is slow to import)
 

@@ -42,13 +42,13 @@ def _names() -> list[str]:
 
 
 def _ways(way: str, rows: Sequence[Words], beyond: Sequence[Words]) -> Iterator[tuple[str, ...]]:
-    """Yield a line per profile: the number of rows of a way, and the pairs and triples that they cover."""
+    """Yield a line per profile: a way's number of rows, and the pairs and triples that they cover."""
     for profile, some in (("standard", rows), ("full", [*rows, *beyond])):
         yield way, profile, str(len(some)), *_shares(way, some)
 
 
 def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
-    """Return how many of the possible pairs and triples the rows cover."""
+    """Return the covered share of the possible pairs and triples."""
     told = []
     for strength in (2, 3):
         can, do = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(strength)), covered(rows, strength)

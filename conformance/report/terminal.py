@@ -1,4 +1,4 @@
-"""A report as lines of text: what stands before the run, what failed and why, and the verdict last."""
+"""A report as lines of text: the facts before the run, the failures with reasons, and the verdict last."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from .sentences import (
     verdict,
 )
 
-#: So many areas of the contract are named with how many of their checks a device fault left without a verdict.
+#: The most areas of the contract to name, with the number of their checks that a device fault left without a verdict.
 _AREAS = 12
 
 
-#: Beside a cause of many checks, one of a smaller part of them has a line, and so many such lines are shown.
+#: Causes with less than this share of the largest cause's checks have one line, and this many are shown.
 _FEW, _BRIEF = 0.25, 2
 
 
 def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> list[Line]:
-    """Return what is judged, and where, by what. ``cells`` are the devices and dtypes of the run."""
+    """Return the target, its devices and the oracle. ``cells`` are the devices and dtypes of the run."""
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
     where = ", ".join(f"{_device(device)} {dtype}" for device, dtype in cells)
@@ -62,7 +62,7 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
 
 
 def _device(name: str) -> str:
-    """Return the name of a device; torch takes an index of the CPU, which means nothing."""
+    """Return a device's name; torch accepts an index for the CPU, but it has no meaning."""
     return f"{name} (the CPU)" if name.startswith("cpu:") else name
 
 
@@ -77,7 +77,7 @@ def _scope(report: Report) -> str:
 
 
 def tally_line(area: str, results: Sequence[Result], planned: int, more: str = "") -> Line:
-    """Return one line on an area: how many of its checks have a result, and which, and what ``more`` there is."""
+    """Return one line on an area: how many of its checks have a result, their statuses, and the text ``more``."""
     counts = Counter(result.status for result in results)
     shown = ", ".join(f"{counts[status]} {status.replace('_', ' ')}" for status in STATUSES if counts[status])
     decided = any(result.decisive for result in results)
@@ -88,10 +88,10 @@ def tally_line(area: str, results: Sequence[Result], planned: int, more: str = "
 def closing(
     report: Report, width: int, stopped: str | None = None, detail: Detail = USUAL, notes: Sequence[str] = ()
 ) -> list[Line]:
-    """Return what is to be said after a run; the verdict is the last line.
+    """Return the lines after a run; the verdict is the last line.
 
-    ``stopped`` says why it ended early, ``notes`` what else came of it, such as files. The verdict is one line however
-    long it is, so that the last line of a log has all of it.
+    ``stopped`` is the reason for an early end; ``notes`` name other outputs, such as files. The verdict is one line of
+    any length, so that the last line of a log is complete.
     """
     last = Line(verdict(report), tone(report))
     if detail.verdict_alone:
@@ -113,16 +113,16 @@ def closing(
 
 
 def _one_bug(found: Sequence[Section]) -> bool:
-    """Tell whether a report may be of one bug: it has one cause, or one with which others disappear.
+    """Return whether a report may show a single bug: one cause, or one whose fix removes others.
 
-    Then it fits a screen: what says nothing of the bug is counted, or left to -v.
+    Such a report fits a screen: text not on the bug is counted, or shown only with -v.
     """
     causes = [cause for section in found for cause in _causes_of(section)]
     return len(causes) == 1 or any(cause.gone for cause in causes)
 
 
 def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
-    on_the_cpu = all(result.device == "cpu" for result in report)  # of a device they say what it is judged by
+    on_the_cpu = all(result.device == "cpu" for result in report)  # for a device, these sections name the oracle
     return [
         *_preflights(devices(report), width),
         *listed("found but not used", left_out(report), width),
@@ -131,7 +131,7 @@ def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line
 
 
 def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
-    """Return the sections; causes are numbered through all of them. ``short``: those of items are one line each."""
+    """Return the sections, with causes numbered across them. ``short``: sections of items take one line each."""
     lines: list[Line] = []
     number = 1
     most = max((len(cause.checks) for section in found for cause in _causes_of(section)), default=0)
@@ -149,14 +149,14 @@ def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, 
 
 
 def _causes_of(section: Section) -> tuple[Cause, ...]:
-    """Return the causes that are told as such: where a section has items, these tell them in short."""
+    """Return the causes to print as such; a section with items summarises its causes in these."""
     return () if section.items else section.causes
 
 
 def _section(
     section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail
 ) -> list[Line]:
-    """Return the items of a section, or where it has none its note and its causes."""
+    """Return the items of a section, or its note and causes if it has no items."""
     lines = [heading(section.heading, width, section.role)]
     if section.items:
         return [*lines, *_items(section, width, detail), Line()]
@@ -177,10 +177,10 @@ def _section(
     ]
 
 
-def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
+def _of_one_bug(  # noqa: PLR0913 (as _section, with the largest cause)
     section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail, *, most: int
 ) -> list[Line]:
-    """Return a section with the causes of few checks, beside one of ``most``, in a line each."""
+    """Return a section in which causes with few checks, compared with ``most``, take one line each."""
     full = [(number, cause) for number, cause in numbered if len(cause.checks) >= _FEW * most]
     brief = [
         cause_line(number, cause, width, section.kind) for number, cause in numbered if (number, cause) not in full
@@ -188,7 +188,7 @@ def _of_one_bug(  # noqa: PLR0913 (as _section, and what its causes are beside)
     lines = _section(section, full, report, width, detail) if full or not brief else []
     left = len(brief) - _BRIEF
     more = [Line(f"and {count(left, 'more cause')}; -v shows each", "faint")] if left > 0 else []
-    # Forty lines are all that one bug gets, so the blank line is behind them.
+    # A single bug gets only forty lines, so the blank line follows them.
     return [*lines[:-1], *brief[:_BRIEF], *more, Line()] if brief else lines
 
 
@@ -203,7 +203,7 @@ def _items(section: Section, width: int, detail: Detail) -> list[Line]:
 
 
 def _summary(found: Sequence[Section], width: int, detail: Detail) -> list[Line]:
-    """Return one line per cause, with how many checks it is of; nothing where a single one has been told already."""
+    """Return one line per cause with its number of checks; empty if the only cause was already printed."""
     causes = [(cause, section.kind) for section in found for cause in _causes_of(section)]
     if not causes or (len(causes) == 1 and not detail.quiet):
         return []
@@ -212,22 +212,22 @@ def _summary(found: Sequence[Section], width: int, detail: Detail) -> list[Line]
 
 
 def _cause(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:
-    """Return the lines on a cause, and the command that runs the smallest check that shows it again."""
+    """Return the lines on a cause, and the command that reproduces its smallest check."""
     cells = len({(result.device, result.dtype) for result in report.results}) > 1
-    # An id is never hidden, but where an adapter let nothing be judged and no check has anything of its own to say.
+    # Hide ids only if an adapter prevented all judgements and no check has details of its own.
     every = len(cause.results) > 1 and cause.smallest.kind == "adapter"
     lines = cause_lines(cause, width, detail, cells=cells, every=every)
     return [*cause_head(number, cause, width), *lines, *_again(report, cause.smallest, width)]
 
 
 def _again(report: Report, first: Result, width: int) -> list[Line]:
-    """Return the lines on the command that runs a check again, and on that which writes it as a script."""
+    """Return the lines with the commands that reproduce a check and write it as a script."""
     told = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
     return [line for what, command in told.items() if command for line in command_lines(what, command, width, indent=4)]
 
 
 def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:
-    """Return the lines on a cause that is none of the target's: the areas that it left without a verdict."""
+    """Return the lines on a cause outside the target: the areas that it left without a verdict."""
     areas = Counter(result.check.partition(".")[0] for result in cause.results).most_common(_AREAS)
     first = cause.smallest
     found = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
@@ -241,7 +241,7 @@ def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail
 
 
 def _preflights(found: Sequence[Device], width: int) -> list[Line]:
-    """Return the section on devices of which some line of the pre-flight does not hold."""
+    """Return the section on devices whose pre-flight has a line that does not hold."""
     broken = [device for device in found if device.broken]
     if not broken:
         return []
@@ -253,7 +253,7 @@ def _preflights(found: Sequence[Device], width: int) -> list[Line]:
 
 
 def preflight_lines(device: Device, width: int) -> list[Line]:
-    """Return how many lines of a device's pre-flight hold, and each that does not."""
+    """Return how many lines of a device's pre-flight hold, and each one that does not."""
     lines = [Line(f"{device.name}  {device.held} of {count(device.lines, 'line')} hold")]
     for requirement, message in device.broken:
         lines += wrapped(f"- {requirement}", width, indent=2, hanging=2, role="warning")

@@ -1,4 +1,4 @@
-"""What is to be mended on a device: the operations that are wrong there, the one by which most checks fail first."""
+"""Operations to fix on a device; the one that fails most checks comes first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gradconform.contract.beside import BLOCKS, named_in
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.results import Report, Result
 
-#: Causes that name one operation first, and what it was given behind it.
+#: Causes that name one operation first and its arguments after it.
 _OF_ONE = {"operation_wrong", "layout_ignored", "layout_dependent", "slope_wrong", "rows_mixed"}
 _KINDS = {*_OF_ONE, "operation_of_its_own", "operation_draws"}
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """An operation of a device, as torch's dispatcher names it, and the results that name it.
+    """An operation of a device, under its dispatcher name, and the results that name it.
 
-    ``size`` is how many elements its largest argument had at least where it was wrong, None where no cause gives its
-    arguments. ``passes`` is the check on the next smaller size of a block that fails by it; empty where there is none.
+    ``size`` is the smallest number of elements that its largest argument had in a wrong result; None if no cause gives
+    its arguments. ``passes`` is the check on the next smaller size of a block that fails by it; empty if there is none.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Culprit:
 
     @property
     def checks(self) -> int:
-        """How many checks name it."""
+        """Return how many checks name it."""
         return len({result.check for result in self.results})
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The devices and dtypes where it is wrong."""
+        """Return the devices and dtypes on which it is wrong."""
         return tuple(dict.fromkeys(f"{result.device} {result.dtype}" for result in self.results))
 
 
 def culprits(report: Report) -> list[Culprit]:
-    """Return the operations that are wrong on the devices of a report, by how many checks they fail."""
+    """Return the wrong operations on a report's devices, sorted by the number of checks that they fail."""
     named: dict[str, list[tuple[Result, str]]] = {}
     for result in report:
         for name, text in _named(result):
@@ -53,7 +53,7 @@ def culprits(report: Report) -> list[Culprit]:
 
 
 def _named(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the operations that a result accuses, each once, with what is said of it."""
+    """Yield the operations that a result accuses, each once, with the text on it."""
     if (result.status, result.kind) != ("error", "device"):
         return
     causes: list[Mapping[str, Any]] = [finding["cause"] for finding in result.findings if finding["cause"]]
@@ -62,7 +62,7 @@ def _named(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of operations in a cause; beside one that is wrong by itself stands what it was given."""
+    """Return the operation names in a cause; an operation that is wrong alone is followed by its arguments."""
     if cause["kind"] not in _KINDS:
         return ()
     names = tuple(map(str, cause.get("names", ())))
@@ -78,7 +78,7 @@ def _culprit(name: str, some: list[tuple[Result, str]], report: Report) -> Culpr
 
 
 def _sizes(name: str, result: Result) -> Iterator[int]:
-    """Yield how many elements the largest argument of an operation had, of each cause that gives its arguments."""
+    """Yield the number of elements of an operation's largest argument, for each cause that gives its arguments."""
     for cause in (finding["cause"] for finding in result.findings if finding["cause"]):
         names = tuple(map(str, cause.get("names", ())))
         if cause["kind"] in _OF_ONE and names[:1] == (name,) and len(names) > 1:
@@ -87,13 +87,13 @@ def _sizes(name: str, result: Result) -> Iterator[int]:
 
 
 def _block(result: Result) -> str | None:
-    """Return the block that a result is on, without its size; None for any other check."""
+    """Return the block of a result's check without its size; None for any other check."""
     name = named_in(result.check, BLOCKS)
     return None if name is None else name.rpartition(".")[0]
 
 
 def _smaller(block: str, wrong: tuple[Result, ...], report: Report) -> str:
-    """Return the check on the largest size of a block that passed, of those below the smallest that failed."""
+    """Return the passed check on the largest size of a block below its smallest failed size."""
     sizes = {size.name: size.elements for size in rungs("full")}
     least = min(sizes[result.check.rpartition(".")[2]] for result in wrong if _block(result) == block)
     passed = [one.check for one in report if _block(one) == block and one.status == "passed"]

@@ -1,7 +1,7 @@
-"""Single mistakes that explain several causes: the one that explains most first, and what disappears with it.
+"""Single mistakes that explain several causes, the one that explains most first.
 
-A result says which mistakes explain which of its findings: judged against plain autograd that makes the mistake, they
-are gone. A mistake is reported if checks of several causes are explained by it; what is left over keeps its own causes.
+A result lists the mistakes that explain its findings: the findings disappear if plain autograd makes the same mistake.
+A mistake is reported if it explains checks of several causes; unexplained findings keep their own causes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gradconform.results import Place, Result
 
 from .by_cause import Cause, Gone, by_cause, cause_of, groups, smallest_of
 
-#: In so many checks a mistake explains something, at least.
+#: The least number of checks in which a mistake must explain something.
 _LEAST = 2
 
-#: A mistake by its kind, where it is made, and its factors.
+#: A mistake as its kind, its place and its factors.
 _Key = tuple[str, tuple[str, ...], tuple[float, ...]]
 
 #: The places of the findings of results that are not explained yet.
@@ -26,7 +26,7 @@ _Open = Mapping[Place, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Undone:
-    """A mistake as a text, the results with the findings that it explains, and how many more causes disappear."""
+    """A mistake as text, the results with the findings that it explains, and how many more causes disappear."""
 
     text: str
     results: tuple[Result, ...]
@@ -34,7 +34,7 @@ class _Undone:
 
 
 def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
-    """Return the causes of what failed a MUST, or a SHOULD; a mistake that explains both is a cause of the MUST."""
+    """Return the causes of failures at one level; a mistake that explains MUST and SHOULD belongs to the MUST."""
     found, left = _mistakes(failed)
     levels = [{result.level for result in one.results} for one in found]
     own = [one for one, of in zip(found, levels, strict=True) if level == ("MUST" if "MUST" in of else "SHOULD")]
@@ -43,7 +43,7 @@ def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
 
 
 def _as_cause(one: _Undone, level: str) -> Cause:
-    """Return a mistake as a cause; it says what the first finding of its smallest result says, which readers see."""
+    """Return a mistake as a cause; its text is the first finding of its smallest result."""
     own = [result for result in one.results if result.level == level]
     smallest = smallest_of(own)
     first = groups([smallest.of_findings(smallest.findings[:1])])
@@ -55,7 +55,7 @@ def _as_cause(one: _Undone, level: str) -> Cause:
 
 
 def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
-    """Return the mistakes, and the results with the findings that none of them explains."""
+    """Return the mistakes, and the results with the findings that no mistake explains."""
     results = {result.place: result for result in failed}
     open_: dict[Place, frozenset[int]] = {place: frozenset(range(len(one.findings))) for place, one in results.items()}
     found: list[_Undone] = []
@@ -77,7 +77,7 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
 def _best(
     results: Mapping[Place, Result], open_: _Open, tried: set[_Key]
 ) -> tuple[_Key, str, dict[Place, frozenset[int]]] | None:
-    """Return the mistake that explains most of the findings that are open, with these; of several the simplest."""
+    """Return the mistake that explains most open findings, with these; of equals, the simplest."""
     explained: dict[_Key, dict[Place, frozenset[int]]] = {}
     texts: dict[_Key, str] = {}
     for place, result in results.items():
@@ -92,7 +92,7 @@ def _best(
 
 
 def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:
-    """Yield each mistake that explains something of a result, as a text, and the places of what it explains."""
+    """Yield each mistake that explains part of a result, as text, and the places of the explained findings."""
     for one in result.undone:
         mistake: Mapping[str, Any] = one["mistake"]
         key = (str(mistake["kind"]), tuple(mistake.get("names", ())), tuple(mistake.get("factors", ())))
@@ -100,21 +100,21 @@ def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:
 
 
 def _groups(results: Mapping[Place, Result], open_: _Open) -> set[tuple[str, ...]]:
-    """Return what tells apart the causes of what is open, of MUST and SHOULD."""
+    """Return the keys that separate the open causes of MUST and SHOULD."""
     parts = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
     levels = {part.level for part in parts}
     return {(level, *key) for level in levels for key in groups(one for one in parts if one.level == level)}
 
 
 def _largest(parts: Sequence[Result]) -> tuple[str, ...]:
-    """Return what tells the cause of most of these results apart, of a MUST if there is one."""
+    """Return the key of the cause of most of these results, of a MUST if there is one."""
     level = min(part.level for part in parts)
     found = groups(part for part in parts if part.level == level)
     return (level, *max(found, key=lambda key: len(found[key])))
 
 
 def _part(result: Result, numbers: frozenset[int]) -> Result:
-    """Return a result with some of its findings alone."""
+    """Return a result with only some of its findings."""
     if len(numbers) == len(result.findings):
         return result
     return result.of_findings([finding for place, finding in enumerate(result.findings) if place in numbers])

@@ -1,4 +1,5 @@
-"""What differs from torch to torch: names that no release promises, by subject, and which releases were tested.
+"""Differences between torch releases: names that no release promises, by subject, and the tested releases.
 
-A name is looked for, never told by a version: what is not there makes what needs it unavailable, with the reason.
+The kit looks for a name and never decides by a version: if it is missing, the code that needs it is unavailable, with
+the reason.
 """

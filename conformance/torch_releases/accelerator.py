@@ -1,4 +1,4 @@
-"""``torch.accelerator``: there from 2.6 on, with fewer functions in the older releases."""
+"""``torch.accelerator``: available from 2.6 on, with fewer functions in the older releases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATISTICS = Name("torch._C", ("_accelerator_getDeviceStats",), "tells the stati
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak in bytes of the memory that torch's allocator of the accelerator has given out."""
+    """Return the peak in bytes of the memory that torch's allocator of the accelerator has handed out."""
     if STATISTICS.there() and device.index is not None:
         try:
             return int(STATISTICS.find()(device.index)["allocated_bytes"]["all"]["peak"])
@@ -26,32 +26,33 @@ def peak_memory(device: torch.device) -> int:
     return int(MEMORY.find()(device))
 
 
-#: Not in 2.6: there a device that is lost raises a RuntimeError like any other.
+#: Not in 2.6: there, a lost device raises a RuntimeError like any other error.
 LOST = Name("torch", ("AcceleratorError",), "says that a device is lost")
 
 
-#: Keeps a stream of CUDA busy for so many cycles; torch's own tests of streams use it. Other devices have none.
+#: Keeps a CUDA stream busy for a number of cycles; torch's own stream tests use it. Other devices have no such name.
 SLEEP = Name("torch.cuda", ("_sleep",), "keeps a stream busy")
 
 
 def sleep_of(device_type: str) -> Callable[[int], object] | None:
-    """Return what keeps the current stream of a type of device busy for so many cycles, or None."""
+    """Return a function that keeps a device type's current stream busy for a number of cycles, or None."""
     return SLEEP.find() if device_type == "cuda" and SLEEP.there() else None
 
 
 def ends_the_process() -> tuple[type[BaseException], ...]:
-    """Return what torch raises where memory is used up or the device is lost, after which a process is of no use."""
+    """Return torch's exceptions for exhausted memory or a lost device, after which a process is useless."""
     return (torch.OutOfMemoryError, LOST.find()) if LOST.there() else (torch.OutOfMemoryError,)
 
 
 def accelerator(*, available: bool = False) -> torch.device | None:
-    """Return the accelerator that torch speaks of, or None; ``available`` asks for one that can be used.
+    """Return torch's current accelerator, or None; ``available`` requires that it can be used.
 
-    Without that, releases from 2.7 on name the one that they were built for, and 2.6 the one that there is.
+    Without ``available``, releases from 2.7 on name the accelerator that they were built for, and 2.6 the one that is
+    present.
     """
     if available and not torch.accelerator.is_available():
         return None
     try:
         return torch.accelerator.current_accelerator()
-    except RuntimeError:  # how 2.6 says that there is none
+    except RuntimeError:  # 2.6 raises if there is none
         return None

@@ -1,4 +1,4 @@
-"""Operations that torch composes of others on a device that has no kernel of its own for them."""
+"""Operations that torch composes from others on a device without a kernel of its own for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .private_use import AT_KEY, KEYS, at_key, has_kernel
 _NEEDED = "says which operations torch composes of others"
 KEY_OF = Name("torch:_C", ("_dispatch_key_for_device",), _NEEDED)
 
-#: The keys of kernels that call other operations through the dispatcher. Most of the first one call only the form
-#: of the same operation that writes into a given tensor.
+#: The keys of kernels that call other operations through the dispatcher. Most kernels of the first key only call the
+#: same operation's form that writes into a given tensor.
 _OUT_FORM = "CompositeExplicitAutogradNonFunctional"
 _COMPOSING = ("CompositeExplicitAutograd", _OUT_FORM, "CompositeImplicitAutograd")
 
 
 def is_composed(operation: Any, device_type: str) -> bool:
-    """Return whether torch runs an overload on a type of device by a kernel that calls other operations."""
+    """Return whether torch runs an overload on a device type with a kernel that calls other operations."""
     return _composing(operation, device_type) is not None
 
 
 def is_only_composed(operation: Any, device_type: str) -> bool:
-    """Return whether an overload has no kernel of its own, but for one that calls operations of other names."""
+    """Return whether an overload's only kernels are those that call operations of other names."""
     return _composing(operation, device_type) not in {None, _OUT_FORM}
 
 
@@ -37,7 +37,7 @@ def _composing(operation: Any, device_type: str) -> str | None:
     name = operation.name()
     try:
         own = str(KEY_OF.find()(device_type))
-    except RuntimeError:  # a type of device that has no key
+    except RuntimeError:  # the device type has no key
         return None
     if has_kernel(name, own):
         return None

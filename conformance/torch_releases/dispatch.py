@@ -1,4 +1,4 @@
-"""What sees each operation as it is dispatched: documented by torch as the extension point, without a public name."""
+"""A mode that sees each dispatched operation: torch documents it as the extension point, under a private name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if MODE.there():
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class DispatchMode(TorchDispatchMode):
-        """Torch's mode, without the import of torch._dynamo at the first operation, which takes a second.
+        """Torch's mode without the import of torch._dynamo at the first operation, which takes a second.
 
-        Torch lets torch._dynamo skip each mode. Where nothing has imported that, there is nothing to skip.
+        Torch makes torch._dynamo skip each mode. If torch._dynamo was not imported, there is nothing to skip.
         """
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
-            """Call the mode's own function as long as torch._dynamo is not imported."""
+            """Call the mode's own function while torch._dynamo is not imported."""
             own: Any = cls.__dict__.get("__torch_dispatch__")
             super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call] # torch has no types here
             skipped: Any = cls.__dict__.get("__torch_dispatch__")
@@ -37,7 +37,7 @@ if MODE.there():
 else:
 
     class DispatchMode:  # type: ignore[no-redef] # the same name, of a torch that has none
-        """Cannot be had."""
+        """An unavailable mode."""
 
         def __init__(self, *_: Any) -> None:
             """Raise :class:`~gradconform.torch_releases.names.UnavailableError`."""
@@ -45,10 +45,10 @@ else:
 
 
 class Called(DispatchMode):
-    """Notes each operation that is called, an overload of torch's dispatcher, once and in order."""
+    """Records each operation that is called, an overload of torch's dispatcher, once and in order."""
 
     def __init__(self) -> None:
-        """Note nothing yet."""
+        """Create an empty record."""
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.operations: dict[Any, None] = {}
 

@@ -1,4 +1,4 @@
-"""Gradient edges: what a backward starts at where its output was let go of, and nodes that are Python's own."""
+"""Gradient edges: the starts of a backward whose output was freed, and nodes implemented in Python."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .names import Name
 
-#: Without it the node of a custom Function dies with its output, whoever holds its edge. Not in the oldest releases.
+#: Without it, the node of a custom Function dies with its output, even if its edge is held. Not in the oldest releases.
 EDGE = Name("torch.autograd.graph:GradientEdge", ("ownership_token",), "keeps the graph of a released output alive")
 
 
 def lasting_edge(output: Tensor) -> GradientEdge:
-    """Return the edge of an output, which keeps its graph alive where the output is let go of.
+    """Return the edge of an output, which keeps its graph alive after the output is freed.
 
-    Without :data:`EDGE`, the edge of a view does, where the output is a custom Function's: its node is torch's own.
+    Without :data:`EDGE`, and for the output of a custom Function, this is the edge of a view, whose node is torch's
+    own.
     """
     edge = get_gradient_edge(output)
     if not held_from_above(edge.node) or EDGE.there():
@@ -26,22 +27,23 @@ def lasting_edge(output: Tensor) -> GradientEdge:
 
 
 def held_from_above(node: object) -> bool:
-    """Tell whether a node is a custom Function's, which lives by what is above it in its graph: it is Python's own."""
+    """Return whether a node is a custom Function's: implemented in Python, it lives only through the nodes above it."""
     return isinstance(node, BackwardCFunction)
 
 
-#: What torch.compile calls the function whose backward is that of compiled code, on every release.
+#: Torch.compile's name of the function whose backward is compiled code, in every release.
 _COMPILED = "CompiledFunctionBackward"
 
 
 def is_compiled(kind: type) -> bool:
-    """Tell whether nodes of a ``kind`` are of compiled code.
+    """Return whether nodes of a ``kind`` run compiled code.
 
-    One may run once alone: it gives away what its forward saved, and refuses a backward that is to keep it.
+    Such a node may run only once: it frees the tensors that its forward saved, and refuses a backward that retains
+    them.
     """
     return kind.__name__ == _COMPILED
 
 
 def lies_over_ranks(parameter: Tensor) -> bool:
-    """Tell whether a parameter is a DTensor; where nobody has imported these, none is."""
+    """Return whether a parameter is a DTensor; False if DTensor was never imported."""
     return hasattr(parameter, "device_mesh")

@@ -1,4 +1,4 @@
-"""The engine of autograd, started below ``torch.autograd.backward``, which looks at each of many gradients first."""
+"""Autograd's engine, called below ``torch.autograd.backward``, which first checks each of many gradients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RUN = Name("torch.autograd.graph", ("_engine_run_backward",), "runs a backward")
 def accumulate(
     edges: Sequence[GradientEdge], grads: Sequence[Tensor], leaves: Sequence[Tensor], *, retain_graph: bool
 ) -> None:
-    """Run a backward from ``edges`` that accumulates into ``leaves`` alone.
+    """Run a backward from ``edges`` that accumulates only into ``leaves``.
 
-    The engine compares shape, dtype and device of each gradient with what its edge expects. If this torch has no such
-    function, the public one runs.
+    The engine compares the shape, dtype and device of each gradient with its edge. If this torch has no such function,
+    the public one runs.
     """
     if not RUN.there():
         torch.autograd.backward(list(edges), list(grads), inputs=list(leaves), retain_graph=retain_graph)

@@ -1,4 +1,4 @@
-"""A name of torch that is private, or that some releases lack: its spellings, where it stands, and what needs it."""
+"""A torch name that is private, or missing in some releases: its spellings, its place and its purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradconform.exits import EXIT_ENVIRONMENT
 
 
 class UnavailableError(UnsupportedError, ImportError):
-    """Something of the kit cannot be had with the torch that is there; the message says what torch lacks.
+    """The installed torch lacks a name that part of the kit needs; the message says which.
 
     It accuses no target: a check that meets it is ``unsupported``, and a command ends with the environment's exit code.
     """
@@ -24,7 +24,7 @@ class UnavailableError(UnsupportedError, ImportError):
 class Name:
     """A name in ``owner``, a module or ``module:what.is.in.it``, by its ``spellings``, the newest release's first.
 
-    ``needed`` says what it is needed for, in words that follow *which*. A name ``of_instances`` is none of the class.
+    ``needed`` is its purpose, in words that follow *which*. A name ``of_instances`` is not on the class itself.
     """
 
     owner: str
@@ -33,31 +33,31 @@ class Name:
     of_instances: bool = False
 
     def find(self, owner: Any = None) -> Any:
-        """Return what it stands for, in ``owner`` where one is given; raise :class:`UnavailableError` if nothing."""
+        """Return the object with this name, in ``owner`` if given; raise :class:`UnavailableError` if there is none."""
         owner = self.home() if owner is None else owner
         return getattr(owner, self.spelled(owner))
 
     def spelled(self, owner: Any) -> str:
-        """Return how the name is spelled in ``owner``; raise :class:`UnavailableError` where it is not there."""
+        """Return the name's spelling in ``owner``; raise :class:`UnavailableError` if it is missing there."""
         for spelling in self.spellings:
             if hasattr(owner, spelling):
                 return spelling
         raise self.unavailable()
 
     def there(self, owner: Any = None) -> bool:
-        """Tell whether the torch of this process has it."""
+        """Return whether the torch of this process has it."""
         owner = self.home() if owner is None else owner
         return any(hasattr(owner, spelling) for spelling in self.spellings)
 
     def unavailable(self) -> UnavailableError:
-        """Return the error that says that it is not there."""
+        """Return the error for the missing name."""
         module, _, inside = self.owner.partition(":")
         where = f"{module}.{inside}" if inside else module
         spellings = " or ".join(self.spellings)
         return UnavailableError(f"torch {installed()} has no {spellings} in {where}, which {self.needed}")
 
     def home(self) -> Any:
-        """Return the module or object that the name is looked for in, None where this torch has none."""
+        """Return the module or object that holds the name; None if this torch has none."""
         module, _, inside = self.owner.partition(":")
         try:
             found: Any = importlib.import_module(module)
@@ -69,7 +69,7 @@ class Name:
 
 
 def installed() -> str:
-    """Return the version of the torch that is installed, without importing it."""
+    """Return the version of the installed torch, without importing it."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -77,6 +77,6 @@ def installed() -> str:
 
 
 def require(*names: Name) -> None:
-    """Raise :class:`UnavailableError` for the first of the names that the torch of this process has not."""
+    """Raise :class:`UnavailableError` for the first name that the torch of this process lacks."""
     for name in names:
         name.find()

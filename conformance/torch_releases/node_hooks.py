@@ -1,4 +1,4 @@
-"""Whether anybody's hooks take part at a node of the graph. Nodes do not show their hooks, so one is put among them."""
+"""Detection of other hooks at a graph node. Nodes do not show their hooks, so the kit adds one among them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .names import Name
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
-#: The hooks that stand at the same place as the one that a handle removes.
+#: The hooks at the same place as the one that a handle removes.
 BESIDE = Name(
     "torch.utils.hooks:RemovableHandle", ("hooks_dict_ref",), "shows other hooks of a node", of_instances=True
 )
-#: Compiled autograd runs nodes of its own in the place of those of the graph, once somebody has imported it.
+#: Once it is imported, compiled autograd runs its own nodes in place of the graph's nodes.
 _COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 
 
 class Watched:
-    """Nodes of one output during a backward, as a context: which of them ran on what came in, and have no other hook.
+    """A context for a backward: reports which nodes of one output ran on their input unchanged, without other hooks.
 
-    A hook on a node is called last, with the gradient that the node ran on. Hooks of the node's output and hooks before
-    the node show in that gradient, if they have changed it; other hooks behind the node are counted.
+    A hook on a node is called last, with the gradient on which the node ran. Hooks of the node's output and hooks
+    before the node are visible if they changed that gradient; other hooks behind the node are counted.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Take the nodes."""
+        """Store the nodes."""
         self._nodes = nodes
         self._ran_on: list[Tensor | None] = [None] * len(nodes)
         self._streams: list[Any] = [None] * len(nodes)
@@ -40,7 +40,7 @@ class Watched:
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
-        """Put a hook at each node."""
+        """Add a hook to each node."""
         (beside,) = BESIDE.spellings
         for place, node in enumerate(self._nodes):
             handle = node.register_hook(self._hook(place))
@@ -61,14 +61,14 @@ class Watched:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
     def untouched(self, came: Iterable[Tensor | None]) -> list[bool]:
-        """Tell of each node, after the backward, whether it ran on what ``came``, and had no other hook.
+        """Return for each node whether it ran on the gradient in ``came`` and had no other hook.
 
-        It has to have run on the stream that this thread computes on for the device.
+        It must have run on the stream that this thread uses for the device.
         """
         return [
             grad is not None
@@ -81,12 +81,12 @@ class Watched:
 
 
 def current_stream(tensor: Tensor) -> Any:
-    """Return the stream that this thread computes on for the device of ``tensor``; None if such devices have none."""
+    """Return this thread's stream for the device of ``tensor``; None if such devices have none."""
     find = getattr(getattr(torch, tensor.device.type, None), "current_stream", None)
     return None if find is None else find(tensor.device)
 
 
 def is_compiled_autograd_on() -> bool:
-    """Tell whether backwards run compiled nodes in the place of those of the graph."""
+    """Return whether backwards run compiled nodes in place of the graph's nodes."""
     module: Any = sys.modules.get(_COMPILED_AUTOGRAD)
     return bool(module is not None and getattr(module, "compiled_autograd_enabled", True))

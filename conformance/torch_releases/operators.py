@@ -1,7 +1,7 @@
-"""torch's own lists of what is differentiable: one entry per operation, and one per module, with samples of each.
+"""Torch's own lists of differentiable operations and modules: one entry for each, with samples.
 
-torch's tests are made of them. They are no public interface and may change or go; where they do, operations cannot be
-judged one by one, and all else can.
+Torch's tests are built from them. They are no public interface and may change or disappear. Without them, operations
+cannot be judged one by one; all else can.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _NEEDED = "lists the operations that --operation judges"
 OPERATIONS = Name("torch.testing._internal.common_methods_invocations", ("op_db",), _NEEDED)
 MODULES = Name("torch.testing._internal.common_modules", ("module_db",), _NEEDED)
 
-#: What torch's tests do to a whole process as soon as they are imported: flags of backends can be set no more, and
-#: calls of scripted functions are counted. Where one is gone, nothing has to be put back.
+#: Changes to the whole process when torch's tests are imported: backend flags become fixed, and calls of scripted
+#: functions are counted. If a name is gone, nothing has to be restored.
 _FREEZE = Name("torch:backends", ("disable_global_flags",), "is put off")
 _CALLS = tuple(Name(f"torch:_C.{kind}", ("__call__",), "is put back") for kind in ("ScriptFunction", "ScriptMethod"))
 
 
-#: The class and the name of the tests of torch that ask for gradients of operations, and of modules.
+#: The class and the name of the torch tests that require gradients of operations and of modules.
 GRADIENT_TESTS = (("TestBwdGradients", "test_fn_grad"), ("TestModule", "test_grad"))
 
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Leave the process as it was, whatever of torch's tests is imported meanwhile, and drop what torch warns and logs.
+    """Restore the process after torch's tests are imported, and drop torch's warnings and logs meanwhile.
 
-    Of the log, that is the warning of builds for CUDA on a machine with nvcc and no GPU.
+    The log has the warning of CUDA builds on a machine with nvcc and no GPU.
     """
     changed = [(one, one.find()) for one in (_FREEZE, *_CALLS) if one.there()]
     variables = dict(os.environ)
@@ -58,21 +58,21 @@ def process_kept() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def listed() -> tuple[list[Any], list[Any]]:
-    """Return torch's lists of operations and of modules; the process is as it was.
+    """Return torch's lists of operations and of modules; the process state is restored.
 
-    Raises :class:`~gradconform.torch_releases.names.UnavailableError` where this torch has none.
+    Raises :class:`~gradconform.torch_releases.names.UnavailableError` if this torch has none.
     """
     with process_kept():
         return list(OPERATIONS.find()), list(MODULES.find())
 
 
 def skipped_by(decorators: Iterable[Callable[[Any], Any]]) -> str | None:
-    """Return why decorators of a test skip it, or expect it to fail; None where they do neither.
+    """Return why decorators skip a test, or expect it to fail; None if they do neither.
 
-    They are tried on a test: one may set a tolerance, or decide only when the test runs.
+    They are applied to a test function: one may set a tolerance, or decide only when the test runs.
     """
     for decorator in decorators:
-        with contextlib.suppress(Exception):  # one that is for other tests than this
+        with contextlib.suppress(Exception):  # a decorator for other tests
             marked = decorator(lambda _: None)
             if getattr(marked, "__unittest_skip__", False):
                 return str(marked.__unittest_skip_why__)

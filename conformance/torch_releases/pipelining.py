@@ -15,13 +15,13 @@ _STAGE = f"{_PACKAGE}.stage"
 _SCHEDULES = f"{_PACKAGE}.schedules"
 
 _OF_THE_BACKWARD = "is what the target torch is"
-#: Exported by no name, though torch's stages and other projects call them.
+#: Private functions, although torch's stages and other projects call them.
 BACKWARD = tuple(
     Name(f"{_PACKAGE}._backward", (one,), _OF_THE_BACKWARD)
     for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")
 )
 
-#: Where ``PipelineStage`` finds the three functions: an implementation is put in their place.
+#: The modules in which ``PipelineStage`` finds the three functions: an implementation replaces them there.
 CALLED_BY_STAGES = tuple(
     Name(_STAGE, (one,), "its PipelineStage calls, so that nothing can be put in its place")
     for one in ("stage_backward", "stage_backward_input", "stage_backward_weight")
@@ -31,13 +31,13 @@ _OF_SCHEDULES = "makes its schedules"
 SCHEDULE_CLASS = Name(_SCHEDULES, ("get_schedule_class",), _OF_SCHEDULES)
 SINGLE = Name(_SCHEDULES, ("PipelineScheduleSingle",), _OF_SCHEDULES)
 ORDER = Name(_SCHEDULES, ("pipeline_order",), "is the order of a schedule", of_instances=True)
-#: Not in 2.10 and before of some classes.
+#: Missing in 2.10 and before for some classes.
 EVALUATION = Name(_SCHEDULES, ("eval",), "runs a schedule without its backward", of_instances=True)
-#: Not in 2.6, which waits for the last of several transfers alone: enough where a backend makes one of them, as NCCL.
+#: Not in 2.6, which waits only for the last of several transfers; enough if a backend makes one, as NCCL does.
 WAIT_FOR_ALL = Name(_SCHEDULES, ("_wait_batch_p2p",), "waits for each of several transfers: schedules hang without it")
-#: What stages send to get connected with their neighbours: not in 2.8 and before, nor in 2.15.
+#: The messages with which stages connect to their neighbours: not in 2.8 and before, nor in 2.15.
 CONNECTS = Name(f"{_STAGE}:_PipelineStageBase", ("_get_init_p2p_neighbors_ops",), "connects stages with neighbours")
-#: From 2.12 to 2.14, what schedules do in place of it.
+#: From 2.12 to 2.14, the schedules' replacement for it.
 VOTES = Name(f"{_SCHEDULES}:_PipelineSchedule", ("_warmup_p2p",), "has stages vote, which connects them")
 RUNTIME = Name(_SCHEDULES, ("_PipelineScheduleRuntime",), "runs a schedule that a file says")
 LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads a schedule from a file")
@@ -45,7 +45,7 @@ LOAD_CSV = Name(f"{_SCHEDULES}:_PipelineScheduleRuntime", ("_load_csv",), "reads
 _OF_TEXT = "works on schedules as text"
 ACTION = Name(_SCHEDULES, ("_Action",), _OF_TEXT)
 KIND = Name(_SCHEDULES, ("_ComputationType",), _OF_TEXT)
-#: Actions that came after 2.6, as they are written: those that overlap and reduce by 2.10, those that wait in 2.15.
+#: Text forms of actions newer than 2.6: those that overlap and reduce by 2.10, those that wait in 2.15.
 NEWER_ACTIONS = frozenset({"OVERLAP_F_B", "REDUCE_GRAD", "WAIT_REDUCE_GRAD", "WAIT_SEND_B", "WAIT_SEND_F"})
 VALIDATE = Name(_SCHEDULES, ("_validate_schedule",), _OF_TEXT)
 MERGE = Name(_SCHEDULES, ("_merge_bw",), _OF_TEXT)
@@ -62,7 +62,7 @@ TAKE_INPUT = Name(_BASE, ("set_local_fwd_input",), _OF_A_STAGE)
 TAKE_GRADS = Name(_BASE, ("set_local_bwd_input",), _OF_A_STAGE)
 GIVE_GRADS = Name(_BASE, ("get_local_bwd_output",), _OF_A_STAGE)
 CLEAR = Name(_BASE, ("clear_runtime_states",), _OF_A_STAGE)
-#: Not in 2.10 and before, where metadata that is given is all there is.
+#: Not in 2.10 and before, which only use the metadata that they are given.
 INFERENCE_MODE = Name(f"{_PACKAGE}._utils", ("InferenceMode",), "says that all metadata of a stage is given")
 MODE_OF_STAGE = Name(_STAGE, ("_inference_mode",), "says that all metadata of a stage is given", of_instances=True)
 VALIDATES = Name(_STAGE, ("_runtime_validate",), "has a stage validate what it is given", of_instances=True)
@@ -75,7 +75,7 @@ CACHES = {
     "weight runners": Name(_STAGE, ("dw_runner",), _OF_CACHES, of_instances=True),
 }
 
-#: What each part of the kit cannot do without.
+#: The names that each part of the kit requires.
 FOR_PIPELINES = (*CALLED_BY_STAGES, SCHEDULE_CLASS, SINGLE)
 FOR_TEXT = (ACTION, KIND, VALIDATE, MERGE, ADD_UNSHARD, ADD_SEND)
 FOR_STAGES = (PREPARE_FORWARD, PREPARE_BACKWARD, TAKE_INPUT, TAKE_GRADS, GIVE_GRADS, CLEAR)
@@ -86,14 +86,14 @@ def functions() -> dict[str, Callable[..., Any]]:
     return {name.spellings[0]: name.find() for name in BACKWARD}
 
 
-#: One of torch's three functions, or what stands in its place.
+#: One of torch's three functions, or its replacement.
 StageFunction = Callable[..., Any]
 
 
 def put_in_stages(functions: Mapping[str, StageFunction]) -> dict[str, StageFunction]:
-    """Let every PipelineStage of this process call ``functions``, by torch's names; return what it called before.
+    """Make every PipelineStage of this process call ``functions``, by torch's names; return the earlier ones.
 
-    Raises :class:`~.names.UnavailableError`, and changes nothing, where stages call no function of such a name.
+    Raises :class:`~.names.UnavailableError`, and changes nothing, if stages call no function of such a name.
     """
     places = {name.spellings[-1]: (name.home(), name.spelled(name.home())) for name in CALLED_BY_STAGES}
     before = {name: getattr(*places[name]) for name in functions}
@@ -103,9 +103,9 @@ def put_in_stages(functions: Mapping[str, StageFunction]) -> dict[str, StageFunc
 
 
 def action_of(cell: str) -> Any:
-    """Return the action of a cell, None for a bubble; raise what torch raises for what is none.
+    """Return the action of a cell, None for a bubble; raise torch's error for an invalid action.
 
-    Raises :class:`~.names.UnavailableError` for an action of another release than this.
+    Raises :class:`~.names.UnavailableError` for an action of another release.
     """
     for word in re.findall(r"[A-Z_]{2,}", cell):
         if word in NEWER_ACTIONS and not hasattr(KIND.find(), word):
@@ -120,9 +120,9 @@ def no_ranks() -> UnavailableError:
 
 
 def make_ready(stage: Any, microbatches: int, example: tuple[Any, ...], *, manual: bool = True) -> None:
-    """Do with a stage what a schedule does before its first step; a ``manual`` one has been given all metadata.
+    """Prepare a stage as a schedule does before its first step; a ``manual`` stage already has all metadata.
 
-    Where these names go, the schedules' ``_initialize_stages`` has the new ones.
+    If these names disappear, the schedules' ``_initialize_stages`` has the new ones.
     """
     require(*FOR_STAGES)
     stage.has_backward = True
@@ -134,24 +134,24 @@ def make_ready(stage: Any, microbatches: int, example: tuple[Any, ...], *, manua
 
 
 def validate(stage: Any, *, checked: bool) -> None:
-    """Have a stage validate what goes in and out, as TORCH_DISTRIBUTED_DEBUG=DETAIL does; 2.10 and before always do.
+    """Make a stage validate its inputs and outputs, as TORCH_DISTRIBUTED_DEBUG=DETAIL does.
 
-    The variable is read once, when a stage is made.
+    In 2.10 and before, a stage always validates. The variable is read once, when a stage is made.
     """
     if INFERENCE_MODE.there() or VALIDATES.there(stage):
         setattr(stage, VALIDATES.spelled(stage), checked)
 
 
 def taken(function: Callable[..., Any], **options: Any) -> Mapping[str, Any]:
-    """Return those of the options that a function of this release takes."""
+    """Return the options that a function of this release accepts."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in options.items() if name in known}
 
 
 def scaling(schedule: type, *, scaled: bool) -> Mapping[str, Any]:
-    """Return the option of a schedule class that scales gradients, or not; 2.6 has none and scales nothing.
+    """Return the option of a schedule class for scaling gradients; 2.6 has none and scales nothing.
 
-    A class may hand on what it does not name itself, as torch's runtime does.
+    A class may pass on options that it does not name itself, as torch's runtime does.
     """
     makers = [vars(one)["__init__"] for one in schedule.__mro__ if "__init__" in vars(one) and one is not object]
     options = next((found for maker in makers if (found := taken(maker, scale_grads=scaled))), {})
@@ -162,15 +162,15 @@ def scaling(schedule: type, *, scaled: bool) -> Mapping[str, Any]:
 
 
 def wait_for_all(backend: str) -> None:
-    """Raise :class:`~.names.UnavailableError` where schedules do not wait for each transfer of a backend, and hang."""
+    """Raise :class:`~.names.UnavailableError` if schedules do not wait for each transfer of a backend, and hang."""
     if backend == "gloo":
         WAIT_FOR_ALL.find()
 
 
 def connect(stages: Sequence[Any], backend: str) -> None:
-    """Raise :class:`~.names.UnavailableError` where a backend cannot carry what connects stages with neighbours.
+    """Raise :class:`~.names.UnavailableError` if a backend cannot carry the messages that connect stages.
 
-    With gloo, 2.9 sends more than is awaited, which ends the process, and up to 2.11 a stage sends to itself where its
+    With gloo, 2.9 sends more than is awaited, which ends the process. Up to 2.11, a stage sends to itself if its
     neighbour is on the same rank, which raises. Every rank finds the same.
     """
     if backend != "gloo" or VOTES.there() or not CONNECTS.there():
@@ -186,5 +186,5 @@ def connect(stages: Sequence[Any], backend: str) -> None:
 
 
 def launch_options(config: Callable[..., Any], seconds: float) -> Mapping[str, Any]:
-    """Return the option of ``LaunchConfig`` for how long ranks are waited for; 2.10 and before take none."""
+    """Return the option of ``LaunchConfig`` for the time limit of ranks; 2.10 and before accept none."""
     return taken(config, shutdown_timeout=seconds)

@@ -1,4 +1,4 @@
-"""``torch.backends``: the precision of float32, which releases before 2.9 set by other names."""
+"""``torch.backends``: the precision of float32, which releases before 2.9 set under other names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .names import Name
 
-#: By the name that a report has for it. Releases before 2.9 have none of them, and set TF32 by ``allow_tf32``.
+#: Keyed by the report's name. Releases before 2.9 have none of them, and set TF32 by ``allow_tf32``.
 PRECISIONS = {
     path: Name(owner, ("fp32_precision",), "tells how precisely float32 is computed")
     for path, owner in (
@@ -20,12 +20,12 @@ PRECISIONS = {
 
 
 def precision(path: str) -> Any:
-    """Return the precision of ``path``, None where this torch has none by that name."""
+    """Return the precision of ``path``; None if this torch has no such name."""
     name = PRECISIONS[path]
     return name.find() if name.there() else None
 
 
 def owners() -> list[Any]:
-    """Return what has a precision of its own, of the operations; those that this torch has not are left out."""
+    """Return the operations' objects that have a precision of their own, without those that this torch lacks."""
     names = [name for path, name in PRECISIONS.items() if path != "fp32_precision" and name.there()]
     return [name.home() for name in names]

@@ -1,4 +1,4 @@
-"""A device of one's own (``PrivateUse1``): what the simulated devices are made of, in Python and in C++."""
+"""A custom device (``PrivateUse1``): the basis of the simulated devices in Python and in C++."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ IN_CPP = (TAKEN, REGISTER)
 
 @dataclass(frozen=True, slots=True)
 class InHeader:
-    """What a header of torch has to say for a device in C++ to be built."""
+    """A declaration in a torch header that a device in C++ needs to be built."""
 
     header: str
     name: str
     declared: str
 
     def find(self) -> None:
-        """Raise :class:`~.names.UnavailableError` where the header does not declare the name, or is not there."""
+        """Raise :class:`~.names.UnavailableError` if the header is missing or does not declare the name."""
         path = Path(torch.__file__).parent / "include" / self.header
         if not path.is_file() or self.declared not in path.read_text(encoding="utf-8"):
             msg = f"torch {installed()} has no {self.name} in {self.header}, which a device in C++ is made of"
@@ -50,20 +50,20 @@ HEADERS = (
 
 
 def at_key(operation: Any, key: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the kernel that ``operation`` has for a dispatch key, such as ``CPU``, whatever the arguments are on."""
+    """Call the kernel of ``operation`` for a dispatch key, such as ``CPU``, whatever device the arguments are on."""
     return AT_KEY.find(operation)(getattr(KEYS.find(), key), *args, **kwargs)
 
 
 def is_private_use(device_type: str) -> bool:
-    """Tell whether a type of device is the one of one's own that this process knows."""
+    """Return whether a device type is the custom one that this process knows."""
     return TAKEN.there() and bool(TAKEN.find()() == device_type)
 
 
 def has_kernel(operation: str, key: str) -> bool:
-    """Tell whether an overload, by its name in a schema, has a kernel of its own for a dispatch key.
+    """Return whether an overload, by its schema name, has a kernel of its own for a dispatch key.
 
-    Without it, every name would be accepted, and a fault in an operation that torch composes of others would never
-    strike. An overload of TorchScript's own, such as ``aten::copy.t``, has none.
+    Without this test, every name would be accepted, and a fault in an operation that torch composes from others would
+    never occur. An overload of TorchScript's own, such as ``aten::copy.t``, has no kernel.
     """
     try:
         return bool(HAS_KERNEL.find()(operation, key))

@@ -1,7 +1,7 @@
-"""The gradients of a product's factors, computed from what its node has saved, as the engine would compute them.
+"""The gradients of a product's factors, computed from its node's saved values as the engine computes them.
 
-Nodes show what they have saved under private names. Where a name is missing, or anything is not as plain as the
-formulas need it, there is no result, and the engine computes the gradients.
+Nodes show their saved values under private names. If a name is missing, or a value does not have the plain form that
+the formulas need, there is no result. The engine then computes the gradients.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from .names import Name
 from .node_hooks import is_compiled_autograd_on
 
 _NEEDED = "tells whether gradients can be computed without the engine"
-#: The level of forward-mode differentiation, -1 outside.
+#: The level of forward-mode differentiation; -1 outside.
 LEVEL = Name("torch.autograd.forward_ad", ("_current_level",), _NEEDED)
-#: How many modes see torch's functions, such as that of ``torch.set_default_device``.
+#: The number of modes that see torch's functions, such as that of ``torch.set_default_device``.
 MODES = Name("torch:_C", ("_len_torch_function_stack",), _NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Factor:
-    """One factor of a product: what its gradient needs, by the names of the node's attributes."""
+    """One factor of a product: the values for its gradient, by the names of the node's attributes."""
 
-    #: The other factor, which the gradient is multiplied with: on its right side for the first factor.
+    #: The other factor, which multiplies the gradient: on its right side for the first factor.
     other: str
     is_first: bool
     #: Its own sizes and strides; "" for a batch of matrices, for which torch has one layout.
@@ -45,18 +45,18 @@ def _factors(first: str, second: str, *, at: int, batched: bool = False) -> dict
     return {at: factor(first, second, is_first=True), at + 1: factor(second, first, is_first=False)}
 
 
-#: The factors by the name of a node's type and their places among its inputs.
+#: The factors by the name of a node's type and their positions among its inputs.
 _FACTORS = {
     "MmBackward0": _factors("self", "mat2", at=0),
     "AddmmBackward0": _factors("mat1", "mat2", at=1),
     "BmmBackward0": _factors("self", "mat2", at=0, batched=True),
 }
-#: What is multiplied with a product and with what is added to it, before they are added.
+#: The factors of a product and of its added term, applied before the sum.
 _SCALES = ("_saved_alpha", "_saved_beta")
 
 
 def is_product(kind: type) -> bool:
-    """Tell whether nodes of a type of torch's own are products with all the names that the formulas need."""
+    """Return whether nodes of a torch type are products with all the names that the formulas need."""
     factors = _FACTORS.get(kind.__name__, {})
     needed = [name for factor in factors.values() for name in (factor.other, factor.sizes, factor.strides) if name]
     needed += _SCALES if 0 not in factors else ()
@@ -64,10 +64,10 @@ def is_product(kind: type) -> bool:
 
 
 def engine_is_needed() -> bool:
-    """Tell whether something looks on that the engine alone calls or obeys, so that nothing may be computed beside it.
+    """Return whether a feature is on that only the engine supports, so that no gradient may be computed outside it.
 
-    That is anomaly detection, inference mode, forward-mode differentiation, modes that see torch's functions, and
-    compiled autograd.
+    The features are anomaly detection, inference mode, forward-mode differentiation, modes that see torch's functions,
+    and compiled autograd.
     """
     if torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or is_compiled_autograd_on():
         return True
@@ -78,10 +78,10 @@ def engine_is_needed() -> bool:
 
 
 def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor] | None:
-    """Return the gradients of a product's inputs at ``places``, given that of its output; None if the engine has to.
+    """Return the gradients of a product's inputs at ``places``, given its output's; None if the engine must run.
 
-    Raises as the engine does if the node's tensors were freed or have changed since. Gradients are not recorded only if
-    the caller has seen to it (``torch.no_grad``).
+    Raises as the engine does if the node's tensors were freed or have changed since. The caller must switch off
+    recording of gradients (``torch.no_grad``) if none is wanted.
     """
     if type(grad) is not Tensor or grad.layout is not torch.strided or not grad.is_floating_point():
         return None
@@ -99,7 +99,7 @@ def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor
 
 
 def _factor_grad(node: Node, grad: Tensor, factor: _Factor) -> Tensor | None:
-    """Return the gradient of a factor, laid out as torch's ``mm_mat1_backward`` and ``mm_mat2_backward`` do it."""
+    """Return the gradient of a factor, in the layout of torch's ``mm_mat1_backward`` and ``mm_mat2_backward``."""
     other = getattr(node, factor.other)
     if type(other) is not Tensor or other.layout is not torch.strided:
         return None
@@ -116,7 +116,7 @@ def _factor_grad(node: Node, grad: Tensor, factor: _Factor) -> Tensor | None:
 
 
 def _added(node: Node, grad: Tensor) -> Tensor | None:
-    """Return the gradient of what is added to a product, summed to its shape."""
+    """Return the gradient of a product's added term, summed to its shape."""
     below, output = node.next_functions[0]
     leaf = getattr(below, "variable", None)
     if leaf is not None:

@@ -1,4 +1,4 @@
-"""What a node of the graph has saved under activation checkpointing: seen without computing it again."""
+"""A node's saved tensors under activation checkpointing, detected without recomputing them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch.autograd.graph import Node
 from .names import Name
 
 _NEEDED = "shows what activation checkpointing has saved"
-#: What was packed, as it was packed. Not in 2.9 and before.
+#: The packed object in its packed form. Not in 2.9 and before.
 PACKED = Name("torch._C._autograd:SavedTensor", ("data",), _NEEDED)
-#: What checkpointing asks for a number when it is about to compute again outside a backward.
+#: The module from which checkpointing gets a number just before it recomputes outside a backward.
 ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
 
 
 def saves_to_recompute(node: Node) -> bool:
-    """Tell whether ``node`` has saved tensors that checkpointing computes again when they are unpacked."""
+    """Return whether ``node`` has saved tensors that checkpointing recomputes when they are unpacked."""
     return bool(recomputing([node]))
 
 
 def recomputing(nodes: Iterable[Node]) -> set[Node]:
-    """Return those of ``nodes`` that have saved tensors which checkpointing computes again when they are unpacked."""
+    """Return the ``nodes`` with saved tensors that checkpointing recomputes when they are unpacked."""
     if not PACKED.there(_kept()):
         with _stopped_before_it_computes():
             return {node for node in nodes if any(_is_about_to_compute(node, name) for name in _saved_by(type(node)))}
@@ -43,7 +43,7 @@ def recomputing(nodes: Iterable[Node]) -> set[Node]:
 
 
 def products_recomputing(nodes: Iterable[Node]) -> set[Node]:
-    """Return the same of products, of which one saved tensor is enough: checkpointing packs all or none of them.
+    """Return the same for products, for which one saved tensor decides: checkpointing packs all or none of them.
 
     A product saves a factor only if the other one needs a gradient.
     """
@@ -66,13 +66,13 @@ def _is_to_compute(packed: Any) -> bool:
 
 
 def saves_tensors(kind: type) -> bool:
-    """Tell whether nodes of a type may have saved tensors."""
+    """Return whether nodes of a type may have saved tensors."""
     return bool(_raw_by(kind))
 
 
 @lru_cache(maxsize=1)
 def _kept() -> Any:
-    """Return torch's class of what is saved, which is found once: every node of a graph is asked."""
+    """Return torch's class of saved tensors, looked up once because every node of a graph is tested."""
     return PACKED.home()
 
 
@@ -81,7 +81,7 @@ def _each(saved: Any) -> tuple[Any, ...]:
 
 
 def _raw_by(kind: type) -> tuple[str, ...]:
-    # A class of a custom Function may hold tensors of its author's: it is not kept.
+    # Not kept for a custom Function: its class may hold its author's tensors.
     known: Any = BackwardCFunction if issubclass(kind, BackwardCFunction) else kind
     return _raw_in(known)
 
@@ -96,11 +96,11 @@ def _saved_by(kind: type) -> tuple[str, ...]:
 
 
 class _AboutToComputeError(Exception):
-    """Checkpointing was asked for a tensor that it has not kept."""
+    """Checkpointing had to produce a tensor that it has not kept."""
 
 
 class _Asked:
-    """Stands for the module ``uuid`` in ``torch.utils.checkpoint``."""
+    """Replaces the module ``uuid`` in ``torch.utils.checkpoint``."""
 
     def __getattr__(self, _: str) -> Any:
         raise _AboutToComputeError
@@ -120,8 +120,8 @@ def _stopped_before_it_computes() -> Iterator[None]:
 def _is_about_to_compute(node: Node, name: str) -> bool:
     found: Any = ()
     try:
-        with suppress(RuntimeError):  # the buffers are freed, or what was saved has changed since: backward tells it
-            found = getattr(node, name if hasattr(type(node), name) else name.removeprefix("_"))  # a Function's: public
+        with suppress(RuntimeError):  # the buffers are freed, or a saved tensor has changed since: backward reports it
+            found = getattr(node, name if hasattr(type(node), name) else name.removeprefix("_"))  # public in a Function
     except _AboutToComputeError:
         return True
     for one in _each(found):
@@ -130,10 +130,10 @@ def _is_about_to_compute(node: Node, name: str) -> bool:
 
 
 def _let_go(unpacked: Any) -> None:
-    """Cut a tensor that stands for a leaf off from what accumulates into that leaf, before it goes.
+    """Detach a tensor that represents a leaf from the leaf's accumulator before it is freed.
 
-    Where hooks have packed a leaf, what is unpacked is another tensor with the leaf's own accumulator, and on these
-    releases takes the hooks off the leaf when it goes. A change of dtype has it forget the accumulator.
+    If hooks have packed a leaf, unpacking returns another tensor with the leaf's own accumulator. On these releases,
+    freeing it removes the leaf's hooks. A change of dtype makes it forget the accumulator.
     """
     if not isinstance(unpacked, Tensor) or not (unpacked.is_leaf and unpacked.requires_grad):
         return

@@ -1,4 +1,4 @@
-"""Whether a tensor has a storage: torch knows it without asking the device, under a private name."""
+"""Whether a tensor has a storage: torch knows this without using the device, under a private name."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ HAS_STORAGE = Name("torch:_C", ("_has_storage",), "says whether a tensor has a s
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Return whether ``tensor`` has a storage; True where this torch cannot say."""
+    """Return whether ``tensor`` has a storage; True if this torch cannot say."""
     return bool(torch._C._has_storage(tensor)) if HAS_STORAGE.there() else True  # noqa: SLF001 (named above)

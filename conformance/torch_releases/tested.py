@@ -1,22 +1,22 @@
-"""Which releases of torch this kit was run on, and what is said of any other. Imports no torch."""
+"""The torch releases that this kit was run on, and the warning for any other. Does not import torch."""
 
 from __future__ import annotations
 
 from packaging.version import InvalidVersion, Version
 
-#: By minor release; docs/torch-versions.md has what each of them can do.
+#: By minor release; docs/torch-versions.md lists the features of each.
 TESTED = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 
 
 def untested(torch: str) -> str:
-    """Say in one sentence that the kit was not tested with ``torch``, a version; nothing where it was.
+    """Return a warning that the kit was not tested with the version ``torch``; empty if it was.
 
-    What stands behind a ``+`` names a build and not a release; a build from between two releases is neither.
+    The text after a ``+`` names a build and not a release; a build from between two releases counts as untested.
     """
     first, last = TESTED[0], TESTED[-1]
     try:
         version = Version(torch)
-    except InvalidVersion:  # "not installed", say
+    except InvalidVersion:  # for example, "not installed"
         return ""
     minor = f"{version.major}.{version.minor}"
     if version.is_prerelease or version.is_devrelease:

@@ -1,4 +1,4 @@
-"""Memory that nobody has written: torch fills it with NaN while its algorithms are deterministic."""
+"""Unwritten memory: torch fills it with NaN while its algorithms are deterministic."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .deterministic import use_deterministic_algorithms
 
 @contextlib.contextmanager
 def unwritten_is_nan() -> Iterator[None]:
-    """Have memory that a kernel leaves unwritten hold NaN meanwhile, in place of whatever lay there before."""
+    """Make memory that a kernel leaves unwritten hold NaN in this context, in place of old contents."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of operations that have no deterministic form
+        warnings.simplefilter("ignore")  # for operations without a deterministic form
         use_deterministic_algorithms(mode=True, warn_only=True)
         try:
             yield

@@ -1,1 +1,1 @@
-"""Runs checks in worker processes: what ends one of them is the result of one check, and the run goes on."""
+"""Check runs in worker processes: a crash of one becomes the result of one check, and the run continues."""

@@ -1,4 +1,4 @@
-"""How a check's worker ended, and who is charged with it."""
+"""How a check's worker ended, and who is responsible."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from gradconform.process.worker import Exit
 from gradconform.results import EndKind, Result, Status
 
-#: How many lines of a worker's last words, and of each thread's stack, a message holds.
+#: The most lines of a worker's last output, and of each thread's stack, in a message.
 _WORDS, _FRAMES = 6, 8
-#: A target that takes so many times as long as plain autograd may be slow; one that takes longer hangs.
+#: A target that takes up to this many times as long as plain autograd may be slow; beyond it, the target hangs.
 _SLOWER = 2.0
 
-#: Where a stack leaves the check for the code that runs it, and the threads that run no check.
+#: Path endings of the code that runs checks, at which a stack is cut; threads with only such frames run no check.
 _ENDS_AT = tuple(str(Path(__file__).parents[1] / folder) for folder in ("workers", "process"))
 _RUNS_NONE = ("in listen_to_parent", "<no Python frame>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """The end of a worker, with what follows from it for the check that it was at.
+    """The end of a worker, and its consequence for the check that it was running.
 
-    ``text`` is what happened in one line, ``details`` are last words and stacks, and ``result`` is what the check gave
-    where it gave something at all. ``limit`` is the time that a check had, in seconds, where it took longer.
+    ``text`` is the event in one line, and ``details`` are the last output and the stacks. ``result`` is the check's
+    result if it had one. ``limit`` is the check's time limit in seconds, if it was exceeded.
     """
 
     kind: EndKind
@@ -36,14 +36,14 @@ class Ending:
 
     @classmethod
     def of(cls, exit_: Exit, *, at_check: bool = True) -> Ending:
-        """Return what the end of a process means for its check, or for the run where it was at none."""
+        """Return the meaning of a process's end for its check, or for the run if it was running none."""
         kind, text = _cause(exit_, at_check=at_check)
         words = exit_.complaints.strip().splitlines()[-_WORDS:]
         return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)), limit=exit_.limit)
 
     @classmethod
     def told(cls, message: Any) -> Ending:
-        """Return the end that a worker announced: of memory or the device."""
+        """Return the end that a worker announced: out of memory, or a broken device."""
         memory = message["gone"] == "memory"
         what = "memory ran out" if memory else "the device was lost"
         result = Result.from_dict(message["result"])
@@ -68,7 +68,7 @@ def _cause(exit_: Exit, *, at_check: bool) -> tuple[EndKind, str]:
 
 
 def _stack_lines(stacks: str) -> list[str]:
-    """Return what faulthandler wrote, without threads that run no check and the frames that only run it."""
+    """Return faulthandler's output without threads that run no check and frames that only run it."""
     found: list[str] = []
     for block in stacks.split("\n\n"):
         lines = [line.rstrip() for line in block.splitlines() if not line.startswith("Extension modules")]
@@ -81,9 +81,9 @@ def _stack_lines(stacks: str) -> list[str]:
 def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending | Result | None) -> Result:
     """Return the result of a check that ended its worker.
 
-    ``begun`` says which check, ``again`` is what came of it in a new worker and by itself, ``oracle`` what came of it
-    there with plain autograd in the target's place, None where that was not asked. The target is charged only with what
-    happens again and not to plain autograd. It is not charged with a hang where plain autograd is slow as well.
+    ``begun`` names the check, and ``again`` is its outcome alone in a new worker. ``oracle`` is its outcome there with
+    plain autograd in place of the target, None if that was not tried. The target is charged only if the failure repeats
+    and plain autograd does not share it. It is not charged with a hang if plain autograd is slow too.
     """
     if isinstance(again, Result):
         if again.status not in {"passed", "unexpectedly_passed"}:

@@ -1,4 +1,4 @@
-"""A run in worker processes: gives them the checks of a plan, and goes on where one of them ends."""
+"""A run in worker processes: gives them the checks of a plan, and continues when one of them ends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .serving import places_to_run
 if TYPE_CHECKING:
     from gradconform.run.execution import OnResult, OnStart
 
-#: After so many workers in a row that ended at no check at all, the run is given up.
+#: The run stops after this many workers in a row that ended while running no check.
 _IDLE_ENDS = 3
 
-#: How many checks a worker is given at a time where there are several.
+#: The most checks in one batch if there are several workers.
 _AT_A_TIME = 16
 
-#: And where its time is limited: what is given is finished.
+#: The most checks in one batch if the time is limited, since a batch is always finished.
 _WITHIN_TIME = 2
 
 
@@ -45,10 +45,10 @@ _WITHIN_TIME = 2
 class CheckWorker:
     """A worker that runs checks, each in at most ``limit`` seconds, and begins each in at most ``start_limit``.
 
-    ``given`` are the places that it has no result of, ``begun`` is the check that it is at, since ``begun_at``,
-    ``header`` what it says of the run, once it has made the plan; it has to be ``expected`` where that is known.
-    It ``waits`` where it has to be given what was measured for the plan. ``judged`` are its results, ``owes`` the
-    canaries that it has yet to tell of, and ``disbelieved`` is why none of its results counts.
+    ``given`` are the places without a result. ``begun`` is the current check, since ``begun_at``. ``header`` describes
+    the run, once the worker has made the plan; it must equal ``expected`` if that is known. A worker that ``waits``
+    needs the measurements for the plan first. ``judged`` are its results, and ``owes`` the canaries that it has yet to
+    report. ``disbelieved`` is the reason why none of its results counts.
     """
 
     process: Worker
@@ -67,27 +67,27 @@ class CheckWorker:
     _announced: Ending | None = None
 
     def take_measured(self, measured: Path | None) -> None:
-        """Give a worker that waits for it the file with what was measured for the plan."""
+        """Send a waiting worker the file with the measurements for the plan."""
         if self.waits:
             self.waits = False
             self.process.expect(self.start_limit)
             self.process.send({"measured": None if measured is None else str(measured)})
 
     def give(self, places: Sequence[Place], *, oracle: bool = False, again: bool = False) -> None:
-        """Let the worker run ``places`` after what it has."""
+        """Let the worker run ``places`` after those that it already has."""
         self.given.extend(places)
         if self.begun is None:
             self._expect_a_start()
         self.process.send(places_to_run(list(places), oracle=oracle, again=again))
 
     def part(self) -> None:
-        """Ask for the canaries a last time."""
+        """Request the canaries a last time."""
         self.owes = set(CANARIES)
         self.process.expect(self.start_limit)
         self.process.send(places_to_run([], last=True))
 
     def listen(self) -> Iterator[Result | Ending]:
-        """Yield what has come: results, a check that begins as one that is ``not_run``, and last the worker's end.
+        """Yield the arrived messages: results, a started check as ``not_run``, and last the worker's end.
 
         Raises as :meth:`gradconform.process.worker.Worker.listen` does.
         """
@@ -129,11 +129,11 @@ class CheckWorker:
         return result
 
     def _expect_a_start(self) -> None:
-        """Let the plan, or else the next check, begin in time; a worker that has nothing to do may wait."""
+        """Set the time limit for the start of the plan or the next check; an idle worker has none."""
         self.process.expect(None if self.header is not None and not self.given else self.start_limit)
 
     def _as_expected(self, header: Header) -> Header:
-        """Return ``header`` where it is of the run that the first worker began: a file may have changed since."""
+        """Return ``header`` if it is of the run that the first worker began: a file may have changed since."""
         changed = {} if self.expected is None else differing(self.expected.fixed, header.fixed)
         if changed:
             told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
@@ -144,13 +144,13 @@ class CheckWorker:
 
 
 class IsolatedRun:
-    """A run whose checks run in worker processes. This process imports no torch.
+    """A run whose checks run in worker processes. This process does not import torch.
 
-    ``header`` is what the first worker said of the run; a later one has to say the same.
-    Raises :class:`~gradconform.exits.RunRefusedError` where the target, or what else was asked for, is refused.
+    ``header`` is the first worker's description of the run; that of a later worker must be equal. Raises
+    :class:`~gradconform.exits.RunRefusedError` if the target or another input is refused.
     """
 
-    def __init__(  # noqa: PLR0913 (what a run is limited by)
+    def __init__(  # noqa: PLR0913 (a run's limits)
         self,
         options: Mapping[str, Any],
         *,
@@ -161,12 +161,12 @@ class IsolatedRun:
         time_budget: float | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start the first worker, which resolves the target and makes the plan, and those that begin beside it.
+        """Start the first worker, which resolves the target and makes the plan, and the other first workers.
 
-        What the first one measures for the plan, such as which samples can be judged, it alone measures: the others are
-        given it as data. So is the first where ``measured`` has it from a run that is gone on with.
-        ``max_lost_time`` is what checks that end their process may take in the whole run, in seconds, and
-        ``time_budget`` for how long checks are begun.
+        Only the first worker measures for the plan, for example which samples can be judged; the others get the results
+        as data. The first gets them too if ``measured`` holds them from a run that is resumed. ``max_lost_time`` is the
+        time in seconds that checks which end their process may cost in the whole run. ``time_budget`` is the time in
+        which checks may begin.
         """
         self._budget = TimeBudget(time_budget)
         self._options, self._count = options, workers
@@ -207,10 +207,10 @@ class IsolatedRun:
                 return worker.header
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
-        """Run the checks at ``places``; what comes of each is told as it comes, in any order where workers are several.
+        """Run the checks at ``places`` and report each result as it arrives; with several workers, in any order.
 
-        Raises :class:`~gradconform.exits.RunStoppedError` where the run is given up, and ``KeyboardInterrupt`` where
-        it is interrupted.
+        Raises :class:`~gradconform.exits.RunStoppedError` if the run is given up, and ``KeyboardInterrupt`` if it is
+        interrupted.
         """
         self._waiting.extend(places)
         shares = -(-len(self._waiting) // _AT_A_TIME)
@@ -221,7 +221,7 @@ class IsolatedRun:
         try:
             left = 0
             while self._waiting or any(worker.given for worker in self._workers):
-                if self._budget.spent:  # what is given is finished, and its worker looked at
+                if self._budget.spent:  # finish the batches, and watch their workers
                     left += len(self._waiting)
                     self._waiting.clear()
                 self._give()
@@ -238,7 +238,7 @@ class IsolatedRun:
             self.close()
 
     def close(self) -> None:
-        """End all workers, and remove what they read."""
+        """End all workers, and remove their input files."""
         while self._live:
             self._end(self._live[0])
         self._orphans.close()
@@ -246,9 +246,9 @@ class IsolatedRun:
             self._measured.unlink(missing_ok=True)
 
     def _start(self, *, waits: bool = False) -> CheckWorker:
-        """Start a worker; its number is the first that is free, so that workers share what they have to evenly.
+        """Start a worker; its number is the first free one, so that workers share devices evenly.
 
-        One that ``waits`` makes no plan before it is given what another one measures.
+        One that ``waits`` makes no plan before it gets the measurements of another one.
         """
         taken = {worker.number for worker in self._live}
         number = next(number for number in itertools.count() if number not in taken)
@@ -265,7 +265,7 @@ class IsolatedRun:
         self._orphans.end()
 
     def _give(self) -> None:
-        """Give each worker that is nearly done some more checks; one that is alone gets all of them."""
+        """Give more checks to each worker that is nearly done; a single worker gets all of them."""
         for worker in self._workers:
             if self._waiting and len(worker.given) <= 1:
                 most = _AT_A_TIME if len(self._workers) > 1 else len(self._waiting)
@@ -273,7 +273,7 @@ class IsolatedRun:
                 worker.give([self._waiting.popleft() for _ in range(count)])
 
     def _attend(self, number: int, on_result: OnResult, on_start: OnStart) -> None:
-        """Pass on what a worker says; put another one in its place where it ended."""
+        """Report a worker's messages, and replace the worker if it ended."""
         worker = self._workers[number]
         for heard in worker.listen():
             if isinstance(heard, Ending):
@@ -286,7 +286,7 @@ class IsolatedRun:
         _withdraw(worker, on_result)
 
     def _hear_the_last(self, on_result: OnResult) -> None:
-        """Ask each worker that has judged for its canaries; one that is gone has told what it had to."""
+        """Request the canaries of each worker that has judged; one that has ended has already reported its own."""
         judged = [worker for worker in self._workers if worker.judged]
         for worker in judged:
             worker.part()
@@ -300,7 +300,7 @@ class IsolatedRun:
             _withdraw(worker, on_result)
 
     def _replace(self, number: int, worker: CheckWorker, ending: Ending, on_result: OnResult) -> None:
-        """Put a new worker in the place of one that ended; what it has not begun waits again, first of all."""
+        """Replace a worker that ended; checks that it had not begun are first in the queue again."""
         result = None
         if worker.begun is None:
             self._workers[number] = self._replace_idle(worker, ending)
@@ -313,9 +313,9 @@ class IsolatedRun:
             self._give_up_in_time(result)
 
     def _give_up_in_time(self, last: Result) -> None:
-        """Count one more check that ended its process, and the time that it took, against what the whole run allows.
+        """Count a check that ended its process, and its time, against the limit of the whole run.
 
-        Raises :class:`~gradconform.exits.RunStoppedError` where that is used up and there is more to run.
+        Raises :class:`~gradconform.exits.RunStoppedError` if the limit is exceeded and checks remain.
         """
         self._crashes += 1
         self._lost += last.duration_s
@@ -328,10 +328,10 @@ class IsolatedRun:
             raise RunStoppedError(msg)
 
     def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
-        """Return a worker for one that was at no check.
+        """Return a replacement for a worker that was running no check.
 
-        Raises :class:`~gradconform.exits.RunStoppedError` where that goes on, or where it hung: that takes too long to
-        be tried again.
+        Raises :class:`~gradconform.exits.RunStoppedError` if this repeats, or if the worker hung: a retry would take
+        too long.
         """
         if ending.kind == "hang":
             raise RunStoppedError("\n".join([ending.text, *ending.details]), EXIT_ENVIRONMENT)
@@ -344,16 +344,16 @@ class IsolatedRun:
         return self._start()
 
     def _run_again(self, worker: CheckWorker, first: Ending) -> tuple[Result, CheckWorker]:
-        """Return the result of the check that ``worker`` ended in, and a worker to go on with.
+        """Return the result of the check in which ``worker`` ended, and a worker for the rest.
 
-        The check runs once more in a worker by itself, and, where it ends that too, with plain autograd in the target's
-        place.
+        The check runs again alone in a worker. If it ends that one too, it runs with plain autograd in place of the
+        target.
         """
         begun = worker.begun
-        assert begun is not None  # noqa: S101 (for the type: who is at no check is replaced)
+        assert begun is not None  # noqa: S101 (for the type: idle workers are replaced)
         place = begun.place
         self._end(worker)
-        # Both workers will be needed, more often than not, and importing torch is what takes the time.
+        # Start it now: both workers are usually needed, and importing torch takes most of the time.
         spare = self._start() if first.kind == "crash" else None
         again, following = self._alone(self._start(), place, oracle=False)
         oracle: Result | Ending | None = None
@@ -370,7 +370,7 @@ class IsolatedRun:
         return (result if result.findings else self._waived(result)), following
 
     def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:
-        """Return what comes of one check in a worker that runs nothing else, and the worker."""
+        """Return the outcome of one check in a worker that runs nothing else, and the worker."""
         worker.give([place], oracle=oracle, again=True)
         while True:
             wait_for([worker.process])
@@ -384,13 +384,13 @@ class IsolatedRun:
                     return (heard if worker.disbelieved is None else withdrawn(heard, worker.disbelieved)), worker
 
     def _waived(self, result: Result) -> Result:
-        """Return a result that no worker has made under the waivers of the run, as a worker would have."""
+        """Apply the run's waivers to a result that no worker made, as a worker would have."""
         record = self.header.report["waivers"]
         return result if record is None else Waivers.from_record(record).apply(result)
 
 
 def _kept(measured: Mapping[str, Any]) -> Path:
-    """Write what was measured for the plan to a file, for workers to come, and return its path."""
+    """Write the measurements for the plan to a file for later workers, and return its path."""
     file, name = tempfile.mkstemp(prefix="gradconform-plan-", suffix=".json")
     with os.fdopen(file, "w", encoding="utf-8") as opened:
         json.dump(measured, opened)
@@ -398,6 +398,6 @@ def _kept(measured: Mapping[str, Any]) -> Path:
 
 
 def _withdraw(worker: CheckWorker, on_result: OnResult) -> None:
-    """Tell the results of a worker that cannot be believed once more, as errors."""
+    """Report the results of an untrustworthy worker again, as errors."""
     while worker.disbelieved is not None and worker.judged:
         on_result(withdrawn(worker.judged.pop(0), worker.disbelieved))

@@ -1,4 +1,4 @@
-"""The work of a worker: resolves the target, makes the plan, runs what it is told to, and says what came of it.
+"""The work of a worker: resolves the target, makes the plan, runs the ordered checks and reports the results.
 
 Its first message is the run's header. Nothing here imports torch before there is work.
 """
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def serve(orders: Orders, tell: Tell) -> None:
-    """Make the run that the first order asks for, and run the places of the later ones.
+    """Make the run of the first order, and run the places of the later ones.
 
-    An order with ``oracle`` runs them with plain autograd in the target's place. One with ``again`` is for a check that
-    has ended its process: from then on nothing is tried but the checks. One with ``last`` asks for the canaries alone.
+    An order with ``oracle`` runs them with plain autograd in place of the target. One with ``again`` is for a check
+    that has ended its process: from then on, only the checks run. One with ``last`` requests only the canaries.
 
-    What is in the file that the first order has as ``measured``, for the plan, is not measured here. A worker that
-    ``waits`` takes it from its second order: the first worker of the run measures it. It is a file, since a worker that
-    hangs reads no long order, and whoever sends one would wait for it.
+    ``measured`` in the first order names a file with measurements for the plan, which are not repeated here. A worker
+    that ``waits`` takes it from its second order, since the first worker of the run measures. It is a file because a
+    hanging worker reads no long order, and the sender would block.
     """
     from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
     from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -60,25 +60,25 @@ def serve(orders: Orders, tell: Tell) -> None:
 
 
 def _watched(run: Run, tell: Tell) -> Run:
-    """Let the results of the canaries go the way of all others."""
+    """Report the results of the canaries like all others."""
     if run.guard is not None:
         run.guard.tell = lambda result: _tell_result(result, tell)
     return run
 
 
 def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
-    """Take the worker's number and the choice of devices out of the first order, and make the devices ready."""
+    """Read the worker's number and the devices from the first order, and make the devices ready."""
     from gradconform.devices.ready import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
 
     os.environ[WORKER_VARIABLE] = str(first["worker"])
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: nothing in the folder can stand for it)
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: no file there can replace it)
     choice = Choice.from_dict(first["choice"])
     ready(choice, flags_named(options.flags))
     return choice
 
 
 def _tell_result(result: Result, tell: Tell) -> None:
-    """Tell a result; where it shows that memory or device are gone, so is this process: what follows would fail too."""
+    """Report a result; if memory or the device is exhausted, end this process, since later checks would fail too."""
     sys.stdout.flush()
     sys.stderr.flush()
     lost = exhaustion(result)
@@ -91,9 +91,9 @@ def _tell_result(result: Result, tell: Tell) -> None:
 
 
 def exhaustion(result: Result) -> tuple[str, str] | None:
-    """Return ``memory`` or ``device``, and what was said, where ``result`` shows that one of them is used up.
+    """Return ``memory`` or ``device`` with the message if ``result`` shows that one of them is exhausted.
 
-    An error of a device may stick to the process, so that all that follows fails: whether it does is tried.
+    A device error may persist in the process, so that all later checks fail: a test operation decides.
     """
     if result.status not in {"failed", "error", "unsupported"}:
         return None
@@ -104,12 +104,12 @@ def exhaustion(result: Result) -> tuple[str, str] | None:
 
 
 def _problem_of(device: str) -> str | None:
-    """Return what ``device`` says to one addition that is read back, None where it is right."""
-    import torch  # noqa: PLC0415 (before there is work nothing here needs it)
+    """Return the error of one addition on ``device`` that is read back; None if it is correct."""
+    import torch  # noqa: PLC0415 (not needed before there is work)
 
     try:
         found = (torch.ones(2, device=device) + 1).cpu().tolist()
-    except Exception as error:  # noqa: BLE001 (backends raise what they like)
+    except Exception as error:  # noqa: BLE001 (backends raise anything)
         return f"{type(error).__name__}: {error}"
     return None if found == [2.0, 2.0] else f"1 + 1 gives {found}"
 
@@ -117,8 +117,8 @@ def _problem_of(device: str) -> str | None:
 def places_to_run(
     places: list[Place], *, oracle: bool = False, again: bool = False, last: bool = False
 ) -> Mapping[str, Any]:
-    """Return the order to run ``places``: of the target, or with plain autograd in its place; perhaps once more.
+    """Return the order to run ``places``: on the target, or with plain autograd in its place; perhaps again.
 
-    It may be the ``last`` one.
+    ``last`` marks the last order.
     """
     return {"places": [list(place) for place in places], "oracle": oracle, "again": again, "last": last}

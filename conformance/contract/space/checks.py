@@ -20,7 +20,7 @@ Placed = Mapping[str, tuple[str, Row]]
 
 
 def _placed(file: Path, check: str) -> Placed:
-    """Return the rows of a file, ``check`` with the way and the row's name as the id of each."""
+    """Return the rows of a file by id; ``check`` is the id's template for the way and the row's name."""
     return {
         check.format(way, name): (way, {one.name: word for one, word in zip(DIMENSIONS[way], row, strict=True)})
         for way, some in rows.frozen_rows(file).items()
@@ -31,7 +31,7 @@ def _placed(file: Path, check: str) -> Placed:
 #: Every row of pairs, of profile standard.
 ROWS = _placed(rows.ROWS, "space.{}.{}")
 
-#: Every row of triples, which profile full has beyond them.
+#: Every row of triples, which profile full runs in addition.
 BEYOND = _placed(rows.TRIPLES, "space.triples.{}-{}")
 
 

@@ -1,4 +1,4 @@
-"""Drafts: a trial in the making, one field per thing that a value of a dimension sets."""
+"""Drafts: the plan of a trial, with one field per setting of a dimension's value."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Row = Mapping[str, str]
 class Draft:
     """A trial in words.
 
-    The first fields are those of :func:`~gradconform.contract.space.orders.program_of`, then come those of
-    :class:`~gradconform.fixtures.planned_stages.Plan`, then those of :class:`~gradconform.trial.trial.Trial`.
+    The first fields are those of :func:`~gradconform.contract.space.orders.program_of`. Those of
+    :class:`~gradconform.fixtures.planned_stages.Plan` follow, and last those of
+    :class:`~gradconform.trial.trial.Trial`.
     """
 
     order: str = "full-in-flight"

@@ -1,4 +1,4 @@
-"""The program of a draft: an order of actions, for several steps, with what the caller does around them."""
+"""The program of a draft: an order of actions over several steps, with the caller's actions around them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _reversed_weights(n: int) -> str:
     return "".join(f" W{mb}" for mb in reversed(range(n)))
 
 
-#: What comes between two steps by word.
+#: The actions between two steps, by word.
 BETWEEN: dict[str, tuple[str, ...]] = {
     "one": (),
     "cleared": ("finish zero_none",),
@@ -36,11 +36,11 @@ BETWEEN: dict[str, tuple[str, ...]] = {
     "frozen": ("finish freeze0",),
 }
 
-#: What the caller does with a micro-batch behind its B or I, by word.
+#: The caller's action on a micro-batch after its B or I, by word.
 CALLERS = {"keeps": "", "drops": "drop", "overwrites": "overwrite", "receives": "receive"}
 
 
-#: What runs forward besides by word, each a function of the actions of the first step.
+#: Additional forwards by word, each a function of the actions of the first step.
 FORWARDS: dict[str, Callable[[Sequence[Action]], tuple[Action, ...]]] = {
     "none": tuple,
     "evaluated": lambda step: (step[0], Action("evaluate", step[0].mb), *step[1:]),
@@ -48,15 +48,15 @@ FORWARDS: dict[str, Callable[[Sequence[Action]], tuple[Action, ...]]] = {
 }
 
 
-def program_of(  # noqa: PLR0913 (what a program is made of)
+def program_of(  # noqa: PLR0913 (a program's parts)
     order: str, count: int, steps: str, caller: str, *, beside: bool, forwards: str = "none", again: bool = False,
     finish: bool = False,
 ) -> str:  # fmt: skip
-    """Return the program, of ``count`` micro-batches, and of the first of them again in each further step.
+    """Return the program of ``count`` micro-batches, with the first of them again in each further step.
 
-    ``forwards``: what runs forward besides, in the first step. ``again``: one more micro-batch comes behind the first
-    finish, by which all W are done. ``finish``: a finish ends all.
-    ``beside``: a second stage does the same, each action of it behind that of the first.
+    ``forwards``: additional forwards in the first step. ``again``: one more micro-batch follows the first finish, which
+    completes all W. ``finish``: the program ends with a finish. ``beside``: a second stage does the same, each of its
+    actions after that of the first.
     """
     actions = list(FORWARDS[forwards](parse(ORDERS[order](count))))
     if again:
@@ -75,7 +75,7 @@ def _with_caller(action: Action, does: str) -> Iterator[Action]:
 
 
 def _on_stages(action: Action, *, beside: bool) -> Iterator[Action]:
-    """Yield an action, and the same of the second stage where it is one of a stage."""
+    """Yield an action, and the same action of the second stage if it belongs to a stage."""
     yield action
     if beside:
         yield replace(action, stage=1)

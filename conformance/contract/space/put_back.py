@@ -1,4 +1,4 @@
-"""Rows with one of their values put back to the plainest: what a failure needs is what it is gone without."""
+"""Rows with one value reset to the plainest: if a failure disappears with it, the failure needs that value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALL = {**ROWS, **BEYOND}
 
 
 def special(check: str) -> dict[str, str] | None:
-    """Return what is not plain in the row of a check, words by dimension; None where the check has no row."""
+    """Return the non-default words of a check's row by dimension; None if the check has no row."""
     if check not in _ALL:
         return None
     way, row = _ALL[check]
@@ -22,7 +22,7 @@ def special(check: str) -> dict[str, str] | None:
 
 
 def put_back(check: str, dimension: str) -> Trial | None:
-    """Return the trial of a check's row with the plainest value of a dimension; None where none may stand there.
+    """Return the trial of a check's row with a dimension's plainest value; None if the row does not allow it.
 
     Raises ``KeyError`` for a check that has no row.
     """

@@ -1,4 +1,4 @@
-"""The rows of profile ``quick``: few that have together a value of every dimension beside the plain ones."""
+"""The rows of profile ``quick``: few rows that together have a non-default value of every dimension."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from .checks import ROWS
 from .dimensions import DIMENSIONS
 
-#: What takes long, hides the rest of a row, or requires a claim that many targets do not make: they would have too few
-#: rows for a verdict.
+#: Excluded values: slow ones, ones that hide the rest of a row, and ones whose claim many targets lack. Those targets
+#: would have too few rows for a verdict.
 _LEFT_OUT = {
     value.word
     for some in DIMENSIONS.values()
@@ -22,7 +22,7 @@ _LEFT_OUT = {
 
 
 def quick_rows() -> list[str]:
-    """Return the ids, in each way the fewest that a greedy choice finds, those with most dimensions first."""
+    """Return the ids: in each way the fewest that a greedy choice finds, those with most dimensions first."""
     return [
         check for way in DIMENSIONS for check in _chosen({c: row for c, (of, row) in ROWS.items() if of == way}, way)
     ]

@@ -14,30 +14,30 @@ from gradconform.covering.space import Words
 from .dimensions import CONSTRAINTS, DIMENSIONS
 from .triples import beyond
 
-#: Where the rows are written, by way: those of pairs, and those of triples beyond them.
+#: The files of the rows by way: those of pairs, and those of triples in addition.
 ROWS, TRIPLES = (Path(__file__).with_name(name) for name in ("rows.json", "triples.json"))
 
-#: Claims that are one where rows are drawn: a target whose gradients are outside ``.grad`` may meet neither of them.
-#: A dict of outputs is the one value with None among them, hooks that scale the one that asks for hooks at all.
+#: Claims that count as one when rows are generated: a target whose gradients are outside ``.grad`` may lack both. A
+#: dict of outputs is the only value with None among them, and scaling hooks are the only value that requires hooks.
 _TOGETHER = {
     **dict.fromkeys(("clears_grads", "grads_on_param"), "grads_in_param_grad"),
     "none_output": "nested_output",
     "bias_hooks=as_weights": "hooks=with_grad",
 }
 
-#: Claims of one value each: who withholds one loses the rows with that value, however the others are drawn.
+#: Claims of one value each: a target without one only loses the rows with that value, however the others are drawn.
 _OF_ONE_VALUE = {"tuple_of_one", "empty_batch"}
 
 
 def made_anew() -> dict[Path, dict[str, list[Words]]]:
-    """Return the rows of each file as the dimensions give them now; it takes allpairspy and some seconds."""
+    """Return the rows of each file from the current dimensions; this takes allpairspy and some seconds."""
     planned = {way: drawn(dimensions) for way, dimensions in DIMENSIONS.items()}
     pairs = {way: array(dimensions, CONSTRAINTS) for way, dimensions in planned.items()}
     return {ROWS: pairs, TRIPLES: {way: beyond(dimensions, pairs[way]) for way, dimensions in planned.items()}}
 
 
 def drawn(dimensions: Iterable[Dimension]) -> tuple[Dimension, ...]:
-    """Return dimensions as rows are drawn of them: claims that a target is likely to lack together are one."""
+    """Return the dimensions for generating rows: claims that a target probably lacks together become one."""
     return tuple(
         replace(one, values=tuple(replace(value, claims=_together(value.claims)) for value in one.values))
         for one in dimensions

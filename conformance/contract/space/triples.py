@@ -1,4 +1,4 @@
-"""Rows beyond those of pairs, in which most of the triples of values stand: what profile full runs more."""
+"""Rows in addition to those of pairs that cover most triples of values; profile full runs them too."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from gradconform.extent import AREA_SHARE
 
 from .dimensions import CONSTRAINTS
 
-#: The share of the triples that is to stand in rows, those of pairs among them.
-#: Each row costs time in every run of profile full, and the later ones bring few triples.
+#: The share of the triples that the rows must cover, together with those of pairs. Each row costs time in every run of
+#: profile full, and later rows add few triples.
 SHARE = 0.75
 
-#: How many claims a row may have at most: the more it has, the more targets cannot run it.
+#: The most claims of a row: with more claims, more targets cannot run it.
 MOST_CLAIMS = 6
 
-#: How many rows are filled for each that is taken.
+#: The number of candidate rows for each row that is taken.
 _ATTEMPTS = 6
 
-#: What choices are drawn from.
+#: The seed of the random choices.
 _SEED = 1
 
 
 def beyond(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[Words]:
-    """Return rows that make up, with ``rows``, :data:`SHARE` of the triples of values that can stand together.
+    """Return rows that cover, with ``rows``, :data:`SHARE` of the possible triples of values.
 
-    Of all rows together, at most :data:`~gradconform.extent.AREA_SHARE` ask for any one claim of many values.
+    Of all rows together, at most :data:`~gradconform.extent.AREA_SHARE` require any one claim of many values.
     """
     space = Space(dimensions, CONSTRAINTS)
     can = set(space.possible(3))
@@ -41,7 +41,7 @@ def beyond(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[Words
 
 
 class _Search:
-    """What triples stand in no row yet, as what each two values lack, and the rows found for them so far."""
+    """The uncovered triples, as the values that each pair lacks, and the rows found for them so far."""
 
     def __init__(self, space: Space, rows: Sequence[Words], missing: Iterable[Together]) -> None:
         self.found: list[Words] = []
@@ -58,7 +58,7 @@ class _Search:
         self._choices = random.Random(_SEED)  # noqa: S311 (an order, no secret)
 
     def take(self) -> None:
-        """Take the best of a few rows, and cross out what it has."""
+        """Add the best of a few candidate rows, and remove the triples that it covers."""
         row, _ = max((self._filled(self._open()) for _ in range(_ATTEMPTS)), key=lambda filled: filled[1])
         for one, other, third in combinations(enumerate(row), 3):
             self.left -= third in self._third[one, other]
@@ -69,12 +69,12 @@ class _Search:
         self.found.append(row)
 
     def _open(self) -> Space:
-        """Return the space without the claims that enough rows ask for."""
+        """Return the space without the claims that enough rows require."""
         wide = self._space.widely_claimed()
         return self._space.without(claim for claim in wide if self._claims[claim] >= AREA_SHARE * self._count)
 
     def _filled(self, space: Space) -> tuple[Words, int]:
-        """Return a row filled place by place with what brings most triples, and how many it brings."""
+        """Return a row, filled position by position with the value that adds most triples, and how many it adds."""
         places = range(len(space.words))
         held: dict[int, str] = {}
         brings: Counter[Placed] = Counter()
@@ -90,6 +90,6 @@ class _Search:
         return tuple(held[place] for place in places), gained
 
     def _fits(self, space: Space, held: dict[int, str]) -> bool:
-        """Tell whether some row has what is ``held``, and the plainest such row not too many claims."""
+        """Return whether a row can have the values in ``held``, and the plainest one has few enough claims."""
         row = space.row_with(held)
         return row is not None and len(space.claims_of(enumerate(row))) <= MOST_CLAIMS

@@ -1,6 +1,6 @@
-"""Schedules as text: what a runtime reads, validates, places, merges and lowers before anything runs, judged.
+"""Schedules as text: a runtime's reading, validating, placing, merging and lowering before any action runs.
 
-Here is what is judged: that part of a pipeline runtime.
+This module has the subject: that part of a pipeline runtime.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.schedule_text"
 
-#: Cells of each rank, as torch writes them: ``0F0``, ``1I2``, ``(0F1;1B0)OVERLAP_F_B``; an empty one is a bubble.
+#: Cells of each rank in torch's form: ``0F0``, ``1I2``, ``(0F1;1B0)OVERLAP_F_B``; an empty one is a bubble.
 Rows = Sequence[Sequence[str]]
 
 
 class ScheduleText(Protocol):
-    """An adapter over a runtime's work on schedules. All schedules go in and come out as cells of text."""
+    """An adapter for a runtime's work on schedules. All schedules are passed as cells of text."""
 
     name: str
 
     def rewritten(self, cell: str) -> str:
-        """Return a cell parsed and printed again; raise for one that is no action."""
+        """Return a cell parsed and printed again; raise for text that is no action."""
 
     def placed(self, rows: Rows, stages: int, microbatches: int) -> Mapping[int, int]:
         """Return the rank of each stage of a complete schedule; raise for one that is illegal."""
@@ -32,16 +32,16 @@ class ScheduleText(Protocol):
         """Return the rank of each stage; ``style`` is ``loop`` or ``v``."""
 
     def merged(self, row: Sequence[str]) -> Sequence[str]:
-        """Return a row in which each I that its W follows at once has become a B."""
+        """Return a row in which each I that is directly followed by its W has become a B."""
 
     def lowered(self, rows: Rows, stages: int, microbatches: int) -> Rows:
-        """Return the rows with communication (SEND_F, RECV_F, SEND_B, RECV_B) and UNSHARD and RESHARD put in."""
+        """Return the rows with communication (SEND_F, RECV_F, SEND_B, RECV_B) and UNSHARD and RESHARD added."""
 
 
 def schedule_text_named(target: str) -> ScheduleText:
     """Return the adapter of a registered name (entry-point group ``gradconform.pipeline.schedule_text``) or an object.
 
-    Raises :class:`~gradconform.target.loading.TargetError` for what cannot be found or lacks a method.
+    Raises :class:`~gradconform.target.loading.TargetError` if it cannot be found or lacks a method.
     """
     made = load_registered(target, ENTRY_POINTS)
     methods = [name for name in vars(ScheduleText) if not name.startswith("_")]

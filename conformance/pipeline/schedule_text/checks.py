@@ -1,4 +1,4 @@
-"""The checks of area ``schedule_text``: each takes what is judged and yields what is wrong."""
+"""The checks of area ``schedule_text``: each takes the adapter and yields findings."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CELLS = (
     "0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0", "(0F1;1B0)OVERLAP_F_B",
     "2WAIT_REDUCE_GRAD", "0WAIT_SEND_F1", "1WAIT_SEND_B0",
 )  # fmt: skip
-#: Ranks, and stages of each, that stages are placed for.
+#: The numbers of ranks, and of stages on each, in the placement checks.
 _SIZES = ((2, 2), (3, 2), (4, 1), (2, 3))
 
 
 class Wrong(NamedTuple):
-    """What looks like an action and is none, and how strongly that must be refused."""
+    """A text that looks like an action but is none, and the level at which it must be refused."""
 
     cell: str
     level: str
 
 
-#: What merely stands behind an action makes a schedule incomplete, which is noticed later.
+#: Text after a valid action makes a schedule incomplete, which is detected later.
 WRONG_CELLS = tuple(
     Wrong(cell, "SHOULD" if cell.startswith("0F0") else "MUST")
     for cell in ("0X1", "F0", "-1F0", "0F0 1", "hello", "0", "0F0;1F0")
@@ -40,7 +40,7 @@ WRONG_CELLS = tuple(
 
 
 def checks_of(schedules: Sequence[Schedule]) -> dict[Clause, Judge]:
-    """Return every check, those on schedules once per schedule."""
+    """Return every check; those on schedules once per schedule."""
     found = [
         *(_check(f"prints.{_word(cell)}", _prints, cell=cell) for cell in CELLS),
         *(_check(f"refuses.cell-{_word(wrong.cell)}", _refuses, wrong=wrong) for wrong in WRONG_CELLS),
@@ -87,7 +87,7 @@ def _not_refused(where: str, what: str, call: Callable[[], object]) -> Iterator[
         call()
     except UnsupportedError:
         raise
-    except Exception:  # noqa: BLE001 (whatever else it raises, it refuses)
+    except Exception:  # noqa: BLE001 (any other exception is a refusal)
         return
     yield Finding("no_error", where, "", f"is accepted where an error was expected: {what}")
 
@@ -125,7 +125,7 @@ def _accepts(subject: ScheduleText, *, schedule: Schedule) -> Iterator[Finding]:
 
 
 def ranks_of(schedule: Schedule) -> dict[int, int]:
-    """Return the rank of each stage, from where its actions stand."""
+    """Return the rank of each stage, from the rows of its actions."""
     return {placed.action.stage: placed.row for row in placed_actions(schedule.rows) for placed in row}
 
 
@@ -142,7 +142,7 @@ Cells = list[list[str]]
 
 
 def _without(rows: Cells, letter: str) -> Cells:
-    """Leave out the last action of a letter on the first rank that has it."""
+    """Return rows without the last action of a letter on the first rank that has it."""
     row = next(row for row in rows if any(letter in cell for cell in row))
     at = max(number for number, cell in enumerate(row) if letter in cell)
     row[at] = "" if "OVERLAP" not in row[at] else row[at].strip("()").split(";")[1].split(")")[0]
@@ -150,7 +150,7 @@ def _without(rows: Cells, letter: str) -> Cells:
 
 
 def _backward_first(rows: Cells) -> Cells:
-    """Put the first backward of the last rank before every forward."""
+    """Return rows with the first backward of the last rank before every forward."""
     row = rows[-1]
     at = next(number for number, cell in enumerate(row) if "OVERLAP" not in cell and ("B" in cell or "I" in cell))
     row.insert(0, row.pop(at))
@@ -158,7 +158,7 @@ def _backward_first(rows: Cells) -> Cells:
 
 
 def _weight_first(rows: Cells) -> Cells:
-    """Put the first W of the row that has one right before its I."""
+    """Return rows with the first W of the row that has one directly before its I."""
     row = next(row for row in rows if any("W" in cell for cell in row))
     weight = next(cell for cell in row if "W" in cell)
     row.remove(weight)
@@ -168,7 +168,7 @@ def _weight_first(rows: Cells) -> Cells:
 
 
 def _on_two_ranks(rows: Cells) -> Cells:
-    """Move the last action of the first rank to the second."""
+    """Return rows with the last action of the first rank moved to the second."""
     at = max(number for number, cell in enumerate(rows[0]) if cell)
     rows[1].append(rows[0][at])
     rows[0][at] = ""
@@ -176,14 +176,14 @@ def _on_two_ranks(rows: Cells) -> Cells:
 
 
 def _twice(rows: Cells) -> Cells:
-    """Repeat the first action of the first rank."""
+    """Return rows with the first action of the first rank repeated."""
     at = next(number for number, cell in enumerate(rows[0]) if cell)
     rows[0].insert(at, rows[0][at])
     return rows
 
 
 class Spoiled(NamedTuple):
-    """How a legal schedule is spoiled, what is said of it, and how strongly that must be refused."""
+    """A change that makes a legal schedule illegal, its description, and the level at which it must be refused."""
 
     spoil: Callable[[Cells], Cells]
     what: str
@@ -196,7 +196,7 @@ _SPOILED = {
     "wrong-order": Spoiled(_backward_first, "a backward before its forward"),
     "w-before-i": Spoiled(_weight_first, "a W before its I"),
     "stage-on-two-ranks": Spoiled(_on_two_ranks, "a stage on two ranks"),
-    # The runtime raises when it comes to the second one, so nothing wrong is computed.
+    # The runtime raises at the second one, so no wrong value is computed.
     "duplicate": Spoiled(_twice, "an action twice", "SHOULD"),
 }
 
@@ -204,5 +204,5 @@ _SPOILED = {
 def _refuses_spoiled(subject: ScheduleText, *, schedule: Schedule, spoiled: Spoiled) -> Iterator[Finding]:
     """{schedule.name} ({schedule.size}) with {spoiled.what} {spoiled.level} be refused before anything runs."""
     rows = spoiled.spoil([list(row) for row in schedule.rows])
-    call = lambda: subject.lowered(rows, schedule.stages, schedule.microbatches)  # noqa: E731 (handed on once)
+    call = lambda: subject.lowered(rows, schedule.stages, schedule.microbatches)  # noqa: E731 (passed on once)
     yield from _not_refused("the spoiled schedule", f"{schedule.name} with {spoiled.what}", call)

@@ -1,4 +1,4 @@
-"""What a lowered schedule must be, whatever lowered it: the same computing, and communication that comes in time."""
+"""The requirements of a lowered schedule: the same computation, and communication in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARDING = re.compile(r"(\d+)(UNSHARD|RESHARD)")
 
 
 class Transfer(NamedTuple):
-    """What goes from one stage to the next: activations of a micro-batch (``F``) or gradients back (``B``)."""
+    """A transfer from one stage to the next: activations of a micro-batch (``F``) or gradients back (``B``)."""
 
     sender: int
     letter: str
@@ -21,14 +21,14 @@ class Transfer(NamedTuple):
 
     @property
     def receiver(self) -> int:
-        """The stage that gets it."""
+        """Return the stage that receives it."""
         return self.sender + (1 if self.letter == "F" else -1)
 
 
 def problems(
     rows: Sequence[Sequence[str]], lowered: Sequence[Sequence[str]], ranks: Mapping[int, int]
 ) -> Iterator[str]:
-    """Yield what is wrong with ``lowered``, the schedule ``rows`` with communication; ``ranks`` by stage."""
+    """Yield the errors of ``lowered``, the schedule ``rows`` with communication; ``ranks`` by stage."""
     for rank, (row, low) in enumerate(zip(rows, lowered, strict=True)):
         if _computing(row) != _computing(low):
             yield f"rank {rank} computes in another order than before: {' '.join(low)}"
@@ -48,7 +48,7 @@ def _computing(row: Sequence[str]) -> list[ScheduledAction]:
 
 
 def _transfers(rows: Sequence[Sequence[str]], ranks: Mapping[int, int]) -> set[Transfer]:
-    """Return what must cross from rank to rank: stages of one rank hand over without communication."""
+    """Return the transfers between ranks: stages on one rank need no communication."""
     last = max(ranks)
     found = set()
     for action in (action for row in rows for action in _computing(row)):
@@ -61,7 +61,7 @@ def _transfers(rows: Sequence[Sequence[str]], ranks: Mapping[int, int]) -> set[T
 
 
 def _parsed(row: Sequence[str]) -> list[tuple[str, Transfer | ScheduledAction]]:
-    """Return the cells of a lowered row as ``SEND``, ``RECV`` or ``RUN`` of something, sharding left out."""
+    """Return the cells of a lowered row as ``SEND``, ``RECV`` or ``RUN`` with their subject, without sharding."""
     found: list[tuple[str, Transfer | ScheduledAction]] = []
     for cell in row:
         match = _TRANSFER.fullmatch(cell)
@@ -94,7 +94,7 @@ def _name(way: str, transfer: Transfer) -> str:
 
 
 def _too_late(rank: int, cells: list[tuple[str, Transfer | ScheduledAction]], row: Sequence[str]) -> Iterator[str]:
-    """Yield what is sent before it is computed, or computed before it is received."""
+    """Yield the values that are sent before they are computed, or computed before they are received."""
     position = {(kind, what): number for number, (kind, what) in enumerate(cells)}
     for (kind, what), number in position.items():
         if isinstance(what, ScheduledAction):
@@ -108,7 +108,7 @@ def _too_late(rank: int, cells: list[tuple[str, Transfer | ScheduledAction]], ro
 
 
 def _sharding(rank: int, row: Sequence[str]) -> Iterator[str]:
-    """Yield computing on a stage that is not unsharded, and what is unsharded or resharded twice or left open."""
+    """Yield actions on a stage that is not unsharded, and stages unsharded or resharded twice or left open."""
     open_stages: set[int] = set()
     for cell in row:
         match = _SHARDING.fullmatch(cell)
@@ -125,7 +125,7 @@ def _sharding(rank: int, row: Sequence[str]) -> Iterator[str]:
 
 
 def _deadlock(found: list[list[tuple[str, Transfer | ScheduledAction]]]) -> str:
-    """Return where ranks hang if a receive waits for its send (sends do not wait), an empty text where none does."""
+    """Return the ranks that deadlock if a receive waits for its send (sends do not wait); empty if none does."""
     left = [list(cells) for cells in found]
     sent: set[object] = set()
     while any(left):

@@ -1,6 +1,6 @@
-"""Stage objects: what a framework wraps around a stage, with caches and hand-over of its own, judged in one process.
+"""Stage objects: a framework's wrappers of a stage, with caches and transfers of their own, in one process.
 
-Here is what is judged: stages that are manual (around a module) and traced (cut out of a model).
+This module has the subject: stages that are manual (around a module) and traced (cut out of a model).
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.stage_objects"
 
-#: Makes what computes the weight gradients that a backward has left behind.
+#: Returns a function that computes the weight gradients that a backward has postponed.
 DwBuilder = Callable[[], Callable[[], None]]
 
 
 class StageObject(Protocol):
-    """One stage. Micro-batches are numbered from 0; actions raise what the implementation raises."""
+    """One stage. Micro-batches are numbered from 0; actions raise the implementation's own errors."""
 
     @property
     def module(self) -> nn.Module:
-        """The module whose parameters hold the gradients; names are those of the model it was cut from."""
+        """Return the module whose parameters hold the gradients; names are those of the model it was cut from."""
 
     def forward(self, mb: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run F; ``args`` are those of the first stage, the others use what was handed to them."""
+        """Run F; ``args`` are those of the first stage, and the others use the values that they took."""
 
     def take(self, mb: int, outputs: Any) -> None:
-        """Take the outputs of the stage before as this stage's arguments."""
+        """Take the outputs of the previous stage as this stage's arguments."""
 
     def backward(self, mb: int, loss: Tensor | None, *, full: bool) -> None:
-        """Run B, or I; ``loss`` is given to the last stage, the others use what was handed back to them."""
+        """Run B, or I; ``loss`` is given to the last stage, and the others use the gradients that they took."""
 
     def take_grads(self, mb: int, behind: StageObject) -> None:
-        """Take the input gradients of the stage behind as this stage's output gradients."""
+        """Take the input gradients of the next stage as this stage's output gradients."""
 
     def weight(self, mb: int) -> None:
         """Run W."""
 
     def kept(self) -> Mapping[str, int]:
-        """Return how many entries each of the stage's caches holds."""
+        """Return the number of entries in each of the stage's caches."""
 
     def clear(self) -> None:
-        """Do what is done between two steps."""
+        """Reset the stage between two steps."""
 
 
 class StageObjects(Protocol):
-    """Makes the stage objects of a framework. ``checked`` asks for validation of what goes in and out."""
+    """Creates the stage objects of a framework. ``checked`` requires validation of inputs and outputs."""
 
     name: str
 
@@ -75,13 +75,13 @@ class StageObjects(Protocol):
         """Return the stages of a model that is cut before the submodules named in ``cuts``."""
 
     def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
-        """Return a schedule that splits the backward of these stages; raise where it is none for them."""
+        """Return a schedule that splits the backward of these stages; raise if it does not support them."""
 
 
 def stage_objects_named(target: str) -> StageObjects:
     """Return the adapter of a registered name (entry-point group ``gradconform.pipeline.stage_objects``) or an object.
 
-    Raises :class:`~gradconform.target.loading.TargetError` for what cannot be found or makes no stages.
+    Raises :class:`~gradconform.target.loading.TargetError` if it cannot be found or makes no stages.
     """
     made = load_registered(target, ENTRY_POINTS)
     missing = [name for name in ("name", "manual", "traced", "split_schedule") if not hasattr(made, name)]

@@ -30,16 +30,16 @@ class Block(nn.Module):
         self.linear = nn.Linear(NUMBERS, NUMBERS)
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Return x and what the layer makes of it, through the gate where there is one."""
+        """Return the sum of x and the layer's output, multiplied by the gate if there is one."""
         y = torch.tanh(self.linear(x))
         return x + (y if gate is None else y * gate)
 
 
 class Whole(nn.Module):
-    """The model: blocks one behind the other; the keyword argument goes to the first."""
+    """The model: a sequence of blocks; the keyword argument goes to the first."""
 
     def __init__(self, blocks: int = 3) -> None:
-        """Make the blocks, with values that depend on nothing but their number."""
+        """Create the blocks, with values that depend only on their number."""
         super().__init__()
         self.blocks = nn.ModuleList([Block() for _ in range(blocks)])
         generator = torch.Generator().manual_seed(20)
@@ -48,7 +48,7 @@ class Whole(nn.Module):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
 
     def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
-        """Return what the last block gives."""
+        """Return the output of the last block."""
         for number, block in enumerate(self.blocks):
             x = block(x, gate) if number == 0 else block(x)
         return x
@@ -56,14 +56,14 @@ class Whole(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The stage objects that are judged, and the device that models and micro-batches are on."""
+    """The stage objects under test, and the device of the models and micro-batches."""
 
     objects: StageObjects
     device: torch.device = _CPU
 
     @property
     def name(self) -> str:
-        """The name of what makes the stage objects."""
+        """Return the name of the stage objects' maker."""
         return self.objects.name
 
     def whole(self, blocks: int = 3) -> Whole:
@@ -71,7 +71,7 @@ class Subject:
         return Whole(blocks).to(self.device)
 
     def batches(self, *, gated: bool = False) -> list[Batch]:
-        """Return the micro-batches that a chain is run on: if ``gated``, with the keyword argument."""
+        """Return the micro-batches of a chain: if ``gated``, with the keyword argument."""
         scenario = BY_NAME["keyword-arguments" if gated else "two-steps"]
         batch = make_batch(scenario, 0, MICROBATCHES, dtype=torch.float32, seed=20)
         return [one.map(lambda tensor: tensor.to(self.device)) for one in batch.chunks(MICROBATCHES)]
@@ -89,7 +89,7 @@ def run_chain(
 ) -> list[Tensor]:
     """Run all stages in ``order`` (``F0 F1 B0 …``, each action on every stage) and return the outputs by micro-batch.
 
-    ``after`` is called behind each action on all stages.
+    ``after`` is called after each action on all stages.
     """
     outputs: dict[int, Tensor] = {}
     for token in order.split():
@@ -125,7 +125,7 @@ def _forward(stages: Sequence[StageObject], mb: int, data: Sequence[Batch]) -> T
 def against_whole(
     model: Whole, named: Mapping[str, nn.Parameter], outputs: Sequence[Tensor], data: Sequence[Batch]
 ) -> Judged:
-    """Yield outputs and parameter gradients that one plain backward of ``model`` does not give.
+    """Yield outputs and parameter gradients that differ from one plain backward of ``model``.
 
     The plain backward runs on the model's device; values are compared on the CPU.
     """

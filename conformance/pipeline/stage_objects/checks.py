@@ -1,4 +1,4 @@
-"""The checks of area ``stage``: each takes a framework's stage objects and yields what is wrong."""
+"""The checks of area ``stage``: each takes a framework's stage objects and yields findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _parameters(stages: Sequence[StageObject], *, manual: bool) -> dict[str, nn.
     """Return the parameters of all stages by their names in the model."""
     prefixes = [f"blocks.{number}." if manual else "" for number in range(len(stages))]
     return {
-        f"{prefix}{name.removeprefix('_orig_mod.')}": parameter  # the name that torch.compile puts in front
+        f"{prefix}{name.removeprefix('_orig_mod.')}": parameter  # torch.compile adds this prefix
         for prefix, stage in zip(prefixes, stages, strict=True)
         for name, parameter in stage.module.named_parameters()
     }
@@ -65,7 +65,7 @@ CHECKS.update(
 
 
 class _Counted:
-    """A ``dw_builder`` that counts how often it, and what it makes, is called."""
+    """A ``dw_builder`` that counts its own calls and those of the functions that it returns."""
 
     def __init__(self, builder: DwBuilder) -> None:
         self._builder = builder
@@ -91,7 +91,7 @@ def _deferred(subject: Subject, order: str) -> Judged:
     builders = [_Counted(store.take) for store in stores]
     stages = subject.objects.manual(modules, subject.example(), MICROBATCHES, dw_builders=builders)
     for store in stores:
-        store.take()  # what the example left behind
+        store.take()  # left by the example
     expected = {"built": 0, "run": 0}
     found: list[Finding] = []
 
@@ -122,12 +122,12 @@ def _dw_builder_split(subject: Subject) -> Judged:
 
 
 def _must_raise(call: Callable[[], object], what: str, *words: str) -> Iterator[Finding]:
-    """Yield a finding where nothing is raised, or where the message lacks one of the words."""
+    """Yield a finding if nothing is raised, or if the message lacks one of the words."""
     try:
         call()
     except UnsupportedError:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
+    except Exception as error:  # noqa: BLE001 (any other exception is examined)
         missing = [word for word in words if word not in str(error)]
         if missing:
             text = f"names {' and '.join(missing)} nowhere: {' '.join(str(error).split())[:300]}"
@@ -157,7 +157,7 @@ def _wrong_shape(subject: Subject) -> Iterator[Finding]:
     """An argument of another shape than the stage was made for MUST be refused, both shapes named."""
     stages = _manual(subject, checked=True)
     wrong = torch.ones(ROWS + 1, NUMBERS, device=subject.device)
-    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (passed on once)
     yield from _must_raise(call, "the argument", str(ROWS), str(ROWS + 1))
 
 
@@ -168,7 +168,7 @@ def _wrong_dtype(subject: Subject) -> Iterator[Finding]:
     (wrong,) = (one.double() for one in subject.example())
     for stage in stages:
         stage.module.double()
-    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (handed on once)
+    call = lambda: stages[0].forward(0, (wrong,), {})  # noqa: E731 (passed on once)
     yield from _must_raise(call, "the argument", "float32", "float64")
 
 
@@ -191,9 +191,9 @@ def _hook_shape(subject: Subject) -> Iterator[Finding]:
 
 
 def _compiled(block: nn.Module, example: Tensor) -> nn.Module:
-    """Return a block as torch.compile makes it; raise UnsupportedError where that does not work here by itself."""
+    """Return a block compiled by torch.compile; raise UnsupportedError if that fails here without a pipeline."""
     try:
-        # This backend takes no compiler.
+        # This backend needs no compiler.
         compiled: nn.Module = torch.compile(block, backend="aot_eager")  # type: ignore[assignment] # of a module it is one
         compiled(example.requires_grad_())
     except Exception as error:
@@ -208,14 +208,14 @@ def _compiled_split(subject: Subject) -> Judged:
     model, data = subject.whole(blocks=2), subject.batches()
     first, last = subject.whole(blocks=2).blocks
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the compiler, on the Python that it runs on
-        # Not the first: where no input needs a gradient, there may be nothing to split.
+        warnings.simplefilter("ignore")  # from the compiler, about the running Python
+        # Not the first stage: if no input needs a gradient, there may be nothing to split.
         stages = subject.objects.manual([first, _compiled(last, *subject.example())], subject.example(), MICROBATCHES)
         try:
             subject.objects.split_schedule(stages, MICROBATCHES)
         except UnsupportedError:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever else it raises is looked at)
+        except Exception as error:  # noqa: BLE001 (any other exception is examined)
             if "compile" not in str(error):
                 text = f"does not say what is refused: {' '.join(str(error).split())[:300]}"
                 yield Finding("no_error", "the error", "", text)
@@ -229,7 +229,7 @@ def _alive(references: Sequence[weakref.ref[Tensor]]) -> int:
 
 
 def _released(subject: Subject, which: int, outputs: int) -> Iterator[Finding]:
-    """Run a stage of the chain and look at what of it lives on, but for so many of its outputs."""
+    """Run a stage of the chain and yield its objects that stay alive, except ``outputs`` of its outputs."""
     stages, data = _manual(subject), subject.batches()
     held: list[weakref.ref[Tensor]] = []
     handle = stages[which].module.linear.register_forward_hook(  # type: ignore[union-attr] # a Block's Linear

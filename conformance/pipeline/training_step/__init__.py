@@ -1,1 +1,1 @@
-"""Whole training steps on several processes: compositions of a schedule with all that surrounds it in training."""
+"""Whole training steps on several processes: a schedule combined with the other parts of training."""

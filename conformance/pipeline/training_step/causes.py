@@ -1,4 +1,4 @@
-"""Likely causes of what is wrong behind an act, by what each micro-batch of each replica gives."""
+"""Likely causes of wrong tensors after an act, found from the gradients of each micro-batch and replica."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .composition import Composition
 from .model import is_whole, shared_layers, tied_names
 from .oracle import Plain, PlainRun
 
-#: A norm comes as a number of float32 at best.
+#: A norm is returned in float32 precision at best.
 _EPS = 2.0**-23
 
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """What explains a wrong tensor behind act ``number``, on one rank.
+    """The explanations of a wrong tensor after act ``number``, on one rank.
 
-    ``plain`` is the plain run in float64, or in the precision of stages where that is another than their dtype's.
-    ``others`` are the gradients that differ from tensor rank to tensor rank, in sum those of the other ones.
+    ``plain`` is the plain run in float64, or in the precision of stages if that differs from their dtype. ``others``
+    are the gradients that differ between tensor ranks, as the sum of the other ranks' parts.
     """
 
     composition: Composition
@@ -45,7 +45,7 @@ class Causes:
     others: Mapping[str, Tensor]
 
     def of(self, sort: Sort, name: str) -> Explain | None:
-        """Return what explains a wrong tensor of a name; None where nothing is known of such tensors."""
+        """Return the explanation of a named wrong tensor; None if nothing is known of such tensors."""
         act = self.plain.acts[self.number]
         if sort == "buffer":
             right = act.buffers[self.replica][name]

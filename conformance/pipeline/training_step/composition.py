@@ -1,4 +1,4 @@
-"""Compositions: a training step in the making, one field per thing that a value of a dimension sets."""
+"""Compositions: the plan of a training step, with one field per setting of a dimension's value."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gradconform.runtime import DataParallel, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
-#: What is done one after the other; behind each of them a rank is judged.
+#: The acts of a training step, in sequence; a rank is judged after each of them.
 Act = Literal["train", "accumulate", "evaluate", "zero_grad", "clip", "update"]
 
-#: The rows in which every pair of values stands, frozen in a file: of two ranks or four.
+#: The rows that contain every pair of values, frozen in a file: for two ranks or four.
 ROWS = Path(__file__).with_name("rows.json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """What a training step is made of; the fields are those that values of the dimensions set."""
+    """The parts of a training step; values of the dimensions set the fields."""
 
     pipeline_ranks: int = 1
     replicas: int = 1
@@ -55,22 +55,22 @@ class Composition:
 
     @property
     def ranks(self) -> int:
-        """The number of processes."""
+        """Return the number of processes."""
         return self.pipeline_ranks * self.replicas * self.tensor_ranks
 
     @property
     def stages(self) -> int:
-        """The number of stages of the whole model."""
+        """Return the number of stages of the whole model."""
         return self.pipeline_ranks * self.per_rank
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What findings call the acts, in order."""
+        """Return the acts' names in findings, in order."""
         return tuple(f"act {number} ({act})" for number, act in enumerate(self.steps, 1))
 
     @cached_property
     def rows(self) -> tuple[tuple[str, ...], ...]:
-        """The cells of the schedule, a row for each pipeline rank."""
+        """Return the cells of the schedule, a row for each pipeline rank."""
         if self.schedule == "CSV":
             return tuple(self._row_of_file(rank) for rank in range(self.pipeline_ranks))
         made = of_torch(
@@ -79,7 +79,7 @@ class Composition:
         return made.rows
 
     def _row_of_file(self, rank: int) -> tuple[str, ...]:
-        """Return what a rank does in an order that no class of torch makes: the last micro-batch comes back first."""
+        """Return a rank's row in an order that no class of torch makes: the last micro-batch's backward is first."""
         stages, mbs = range(rank, self.stages, self.pipeline_ranks), range(self.microbatches)
         forwards = [f"{stage}F{mb}" for stage in stages for mb in mbs]
         back = [(stage, mb) for stage in reversed(stages) for mb in reversed(mbs)]
@@ -87,7 +87,7 @@ class Composition:
 
     @property
     def placement(self) -> tuple[tuple[int, ...], ...]:
-        """The stages of each pipeline rank."""
+        """Return the stages of each pipeline rank."""
         return tuple(tuple(sorted({one.action.stage for one in row})) for row in placed_actions(self.rows))
 
 
@@ -95,7 +95,7 @@ class Composition:
 class StepCase(Clause):
     """One check of training steps: a row of the space, a word per dimension.
 
-    ``target`` is the runtime that it is run on, where that is not the job's.
+    ``target`` is the runtime that runs it, if that is not the job's.
     """
 
     row: Words
@@ -103,7 +103,7 @@ class StepCase(Clause):
 
     @property
     def composition(self) -> Composition:
-        """Return what the words set."""
+        """Return the composition that the words define."""
         made = Composition()
         for dimension, word in zip(DIMENSIONS, self.row, strict=True):
             made = replace(made, **dimension.value(word).sets)
@@ -111,18 +111,18 @@ class StepCase(Clause):
 
     @property
     def special(self) -> dict[str, str]:
-        """Return what is not plain in the row, words by dimension."""
+        """Return the row's non-default words by dimension."""
         return {one.name: word for one, word in zip(DIMENSIONS, self.row, strict=True) if word != one.values[0].word}
 
     @property
     def tried(self) -> str:
-        """What is not plain in the row, as the first line of a message."""
+        """Return the row's non-default values, as the first line of a message."""
         return ", ".join(f"{name}={word}" for name, word in self.special.items()) or "the plainest training step"
 
 
 @cache
 def step_cases(profile: str) -> tuple[StepCase, ...]:
-    """Return the checks of a profile, those of fewer ranks first: standard has those of quick, and all pairs."""
+    """Return the checks of a profile, fewest ranks first: standard has those of quick, and all pairs."""
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
     plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
     alone = QUICK | ALONE if profile == "standard" else QUICK
@@ -145,7 +145,7 @@ def _case(name: str, row: Words) -> StepCase:
 
 
 def withheld(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
-    """Return which values of a row a runtime does not claim, in words; nothing where it claims all of them."""
+    """Return which values of a row a runtime does not claim, in words; empty if it claims all of them."""
     return ", ".join(
         f"{one.name}={word}"
         for one, word in zip(DIMENSIONS, case.row, strict=True)
@@ -154,15 +154,15 @@ def withheld(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
 
 
 def words_of(claimed: Collection[str]) -> frozenset[str]:
-    """Return the words of a claim, which may stand in one text."""
+    """Return the words of a claim, which may be one text with several words."""
     return frozenset(claimed.split() if isinstance(claimed, str) else claimed)
 
 
 def with_what_is_new(frozen: Sequence[Words]) -> list[Words]:
-    """Return frozen rows, plain in dimensions that have come since, and behind them what they lack of all pairs.
+    """Return frozen rows with defaults in newer dimensions, and new rows for the pairs that they lack.
 
-    So no check has another id or row for what is added. What many runtimes do not claim stands in rows of its own, so
-    that they lose no pair of the other values with it. It takes allpairspy and some seconds.
+    So an addition changes no check's id or row. Values that many runtimes do not claim are in rows of their own, so
+    that these runtimes lose no pair of other values. It takes allpairspy and some seconds.
     """
     space = Space(DIMENSIONS, CONSTRAINTS)
     rows = [(*row, *(one.values[0].word for one in DIMENSIONS[len(row) :])) for row in frozen]

@@ -1,4 +1,4 @@
-"""The dimensions of the space of training steps, and what of it cannot be together: to be read at a glance."""
+"""The dimensions of the space of training steps, and their incompatible values, as one short table."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ CONSTRAINTS = (
           {"arguments": "hooked"}, {"compiled": "compiled inductor"}),
 )  # fmt: skip
 
-#: What values claim that many runtimes have not: the rarest first, in groups that are withheld one by one.
+#: Values that many runtimes do not claim: the rarest first, in groups that are withheld one by one.
 RARE = (frozenset({"ragged", "tied", "lengths", "unreduced"}), frozenset({"tensor"}), frozenset({"precision"}))
 
-#: The commonest compositions, on two ranks, by name: what is not plain in them.
+#: The commonest compositions on two ranks by name, with their non-default values.
 QUICK: dict[str, dict[str, str]] = {
     "plain": {},
     "gpipe-sum": {"schedule": "gpipe", "loss": "sum", "microbatches": "three-mb"},
@@ -173,8 +173,8 @@ QUICK: dict[str, dict[str, str]] = {
     "tied-clipped": {"weights": "tied", "steps": "clipped"},
 }
 
-#: What other values hide in the rows of pairs, by name: a defect of torch's runtime, which raises there, or what a
-#: runtime does not claim.
+#: Compositions that other values hide in the rows of pairs, by name: torch's runtime raises there because of a defect,
+#: or a runtime does not claim the values.
 ALONE: dict[str, dict[str, str]] = {
     "ddp-zero-bubble": {"layout": "two-replicas", "data_parallel": "ddp", "schedule": "interleaved-zero-bubble"},
     "autocast": {"precision": "autocast", "steps": "clipped"},

@@ -1,4 +1,4 @@
-"""What a rank needs of those with the same stages: whole tensors, of what each holds a part, and whether all agree."""
+"""Values from the ranks with the same stages: whole tensors from their parts, and whether all agree."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gradconform.runtime import Kept, Shard, StepSpec
 
 
 class Replicas:
-    """This rank and those that hold the same stages, in a group of the kit's own that is kept for the next case.
+    """This rank and those that hold the same stages, in a group of the kit's own that later cases reuse.
 
     They are replicas, and the tensor ranks of each replica.
     """
 
     def __init__(self, spec: StepSpec, rank: int) -> None:
-        """Make the groups: every rank makes all of them, as torch wants it."""
+        """Create the groups: every rank creates all of them, as torch requires."""
         self.spec = spec
         self.rank, self.replica, self.tensor_rank = rank, spec.replica, spec.tensor_rank
         self.count, self.tensor_ranks = spec.replicas * spec.tensor_ranks, spec.tensor_ranks
@@ -34,13 +34,13 @@ class Replicas:
         self.group = _groups(len(spec.placement), self.count)[spec.pipeline_rank]
 
     def _told(self, mine: Any) -> list[Any]:
-        """Return what each rank with the same stages says, in their order."""
+        """Return the value of each rank with the same stages, in their order."""
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, mine, group=self.group)
         return found
 
     def whole(self, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
-        """Return whole tensors, copied, by name; what one of the ranks does not hold alike stays as it is here."""
+        """Return copies of whole tensors by name; if the ranks hold different tensors, the local one is returned."""
         forms = self._told({name: _form(value) for name, value in kept.items()})
         found: dict[str, Tensor | None] = {}
         for name, value in sorted(kept.items()):
@@ -55,13 +55,13 @@ class Replicas:
         return found
 
     def _of_shards(self, shard: Shard) -> Tensor:
-        """Return the whole of a tensor; what several ranks hold is that of the nearest of them."""
+        """Return the whole tensor; for a part on several ranks, the copy of the nearest rank is used."""
         part = part_of(shard)
         told = self._told(replace(part, value=part.value.cpu()))
         return put_together(told[place] for place in nearest_last(self.spec)).to(part.value.device)
 
     def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-        """Return of gradients that this replica's tensor ranks have not alike the sum of the others', in float64."""
+        """Return gradients that differ between this replica's tensor ranks as the others' sum in float64."""
         if self.tensor_ranks == 1:
             return {}
         first = self.replica * self.tensor_ranks
@@ -75,7 +75,7 @@ class Replicas:
         }
 
     def unlike(self, label: str, tensors: Mapping[Sort, Mapping[str, Tensor | None]]) -> Iterator[Finding]:
-        """Yield what is not bit for bit what the first of the ranks with the same stages has."""
+        """Yield the tensors that are not bit-equal to those of the first rank with the same stages."""
         mine = {(sort, name): _digest(value) for sort, named in tensors.items() for name, value in named.items()}
         told = self._told(mine)
         for (sort, name), digest in mine.items():
@@ -93,7 +93,7 @@ def _groups(pipeline_ranks: int, count: int) -> list[Any]:
 
 
 def nearest_last(spec: StepSpec) -> list[int]:
-    """Return the places among ranks with the same stages, the one last that is this rank's own."""
+    """Return the places among the ranks with the same stages; this rank's own is last."""
 
     def nearness(place: int) -> int:
         replica, tensor_rank = divmod(place, spec.tensor_ranks)
@@ -104,7 +104,7 @@ def nearest_last(spec: StepSpec) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a whole tensor of some ``shape``, and where it starts in each dimension."""
+    """A part of a whole tensor of some ``shape``, and its start in each dimension."""
 
     value: Tensor
     starts: tuple[int, ...]
@@ -112,7 +112,7 @@ class Part:
 
 
 def part_of(kept: Tensor | Shard) -> Part:
-    """Return the part that a shard is, of a part of the whole or of the whole itself."""
+    """Return the part that a shard covers, of a larger part or of the whole tensor."""
     if not isinstance(kept, Shard):
         return Part(kept.detach().clone(), (0,) * kept.dim(), tuple(kept.shape))
     inner = part_of(kept.value)
@@ -123,7 +123,7 @@ def part_of(kept: Tensor | Shard) -> Part:
 
 
 def put_together(parts: Iterable[Part]) -> Tensor:
-    """Return the whole of its parts; what several of them have is that of the last."""
+    """Return the whole tensor from its parts; if parts overlap, the last one is used."""
     several = list(parts)
     whole = torch.zeros(several[-1].shape, dtype=several[-1].value.dtype)
     for part in several:

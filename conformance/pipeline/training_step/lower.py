@@ -1,4 +1,4 @@
-"""Stages that run in bfloat16 while their parameters stay as they are: each use of one rounds it anew."""
+"""Stages that run in bfloat16 while their parameters keep their dtype: each use rounds the parameter again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class _Rounded(nn.Module):
 
 
 def lowered(stage: nn.Module) -> nn.Module:
-    """Let a stage see its parameters, and what is floating of its arguments, in bfloat16; return it.
+    """Make a stage use its parameters and floating arguments in bfloat16; return it.
 
-    Its parameters have other names then, of which :func:`name_of` gives the own ones.
+    Its parameters then have other names, which :func:`name_of` maps back.
     """
     for module in list(stage.modules()):
         for name, _ in list(module.named_parameters(recurse=False)):
@@ -28,7 +28,7 @@ def lowered(stage: nn.Module) -> nn.Module:
 
 
 def name_of(parameter: str) -> str:
-    """Return the name that a parameter had before."""
+    """Return the earlier name of a parameter."""
     return parameter.replace("parametrizations.", "").removesuffix(".original")
 
 

@@ -21,18 +21,18 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 VOCABULARY, WIDTH, TOKENS = 13, 8, 5
 #: The target of a token that does not count.
 IGNORED = -100
-#: Rows of a micro-batch; where the last is ragged, all others have one more.
+#: Rows of a micro-batch; if the last is ragged, all others have one more.
 ROWS = 2
 _DROPPED = 0.25
 _RANK = 2
-#: The buffer that counts how often a hook on what a stage receives was called.
+#: The buffer that counts the calls of a hook on a stage's input.
 CALLS = "calls.count"
-#: What bfloat16 holds, and three times that it does not.
+#: A number that bfloat16 represents exactly, although it cannot represent three times that number.
 _TALLIED = 1.0 + 2.0**-7
 
 
 class _Add(torch.autograd.Function):
-    """Hands on what it is given, and lets a loss of its own enter the backward there."""
+    """Returns its input, and adds a separate loss to the backward there."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
@@ -46,21 +46,21 @@ class _Add(torch.autograd.Function):
 
 
 class AuxiliaryLoss(nn.Module):
-    """A loss of an inner stage, as that of a mixture of experts: how evenly a gate shares tokens out.
+    """A loss inside an inner stage, as in a mixture of experts: how evenly a gate distributes tokens.
 
-    Its gradient enters the backward where it stands, times ``auxiliary_scale``, which is a runtime's to set.
+    Its gradient enters the backward there, times ``auxiliary_scale``, which a runtime must set.
     """
 
     auxiliary_scale: float = 1.0
 
     def __init__(self, *, tallied: bool) -> None:
-        """Make the gate; ``tallied`` adds a parameter whose gradients show what is added up in less than float32."""
+        """Create the gate; ``tallied`` adds a parameter whose gradients reveal a sum in less than float32."""
         super().__init__()
         self.gate = nn.Linear(WIDTH, 3, bias=False)
         self.tally = nn.Parameter(torch.zeros(2)) if tallied else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x``, with the loss behind it."""
+        """Return ``x``, with the loss attached."""
         share = torch.softmax(self.gate(x), -1).flatten(0, -2).mean(0)
         loss = share.square().sum()
         if self.tally is not None:
@@ -70,7 +70,7 @@ class AuxiliaryLoss(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A frozen Linear and an adapter of low rank beside it."""
+    """A frozen Linear and a parallel adapter of low rank."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class Adapted(nn.Module):
         self.down, self.up = nn.Linear(inputs, _RANK, bias=False), nn.Linear(_RANK, outputs, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the two."""
+        """Return their sum."""
         y: Tensor = self.base(x) + self.up(self.down(x))
         return y
 
 
 class Block(nn.Module):
-    """A norm and an MLP beside a residual connection; what is inside is the composition's to say."""
+    """A norm and an MLP with a residual connection; the composition decides the details."""
 
     def __init__(self, composition: Composition, index: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Block(nn.Module):
         self.auxiliary = AuxiliaryLoss(tallied=composition.precision == "mixed") if composition.auxiliary else None
 
     def forward(self, x: Tensor, scale: Tensor | None, seeds: Tensor | None) -> Tensor:
-        """Return as many numbers as came."""
+        """Return as many numbers as the input has."""
         if self.layers == "selective-checkpoint" and torch.is_grad_enabled():
             inner = checkpoint(self._inner, x, use_reentrant=False, context_fn=_outputs_of_linear_layers_kept)
         elif self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
@@ -119,12 +119,12 @@ class Block(nn.Module):
 
 
 def _outputs_of_linear_layers_kept() -> Any:
-    """Return the contexts of a checkpoint that runs again all but its Linear layers."""
+    """Return the contexts of a checkpoint that recomputes all layers except Linear."""
     return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
 
 
 class Calls(nn.Module):
-    """Counts how often hooks on what a stage receives are called, in a buffer."""
+    """Counts the calls of hooks on a stage's inputs, in a buffer."""
 
     count: Tensor
 
@@ -133,7 +133,7 @@ class Calls(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def count_those_of(self, x: Tensor) -> None:
-        """Set a hook on a tensor that a backward comes to."""
+        """Set a hook on a tensor that a backward reaches."""
         if x.requires_grad and torch.is_grad_enabled():
             x.register_hook(self._called)
 
@@ -143,7 +143,7 @@ class Calls(nn.Module):
 
 
 class Stage(nn.Module):
-    """One stage: the first has the embedding, the last the head; all others may set a hook on what they receive."""
+    """One stage: the first has the embedding, the last the head; all others may set a hook on their input."""
 
     def __init__(self, composition: Composition, index: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Stage(nn.Module):
         self.calls = Calls() if composition.hooked and index > 0 else None
 
     def forward(self, x: Tensor, scale: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
-        """Take tokens or numbers, and return numbers, or what speaks for each token of the vocabulary."""
+        """Return numbers, or scores for each token of the vocabulary, from tokens or numbers."""
         if self.calls is not None:
             self.calls.count_those_of(x)
         y: Tensor = x if self.embedding is None else self.embedding(x)
@@ -163,16 +163,16 @@ class Stage(nn.Module):
 
 
 def tied_names(composition: Composition) -> tuple[str, ...]:
-    """Return the full names of the parameters that are one; in a lone stage that is one parameter, of one name."""
+    """Return the full names of the tied parameters; in a single stage, that is one parameter with one name."""
     last = composition.stages - 1
     return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" and last else ()
 
 
 def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
-    """Return how layers lie over tensor ranks, by their full names; nothing where there are none.
+    """Return the layout of layers over tensor ranks, by full name; empty if there are none.
 
-    A frozen Linear has its adapter of low rank split with it: of that the Linear with the outputs, or the inputs, that
-    are split.
+    A frozen Linear has its low-rank adapter split with it: the adapter's Linear on the side, outputs or inputs, that is
+    split.
     """
     if composition.tensor_ranks == 1:
         return {}
@@ -192,14 +192,14 @@ def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
 
 
 def is_whole(parameter: str, shared: Mapping[str, TensorStyle]) -> bool:
-    """Tell whether each tensor rank has the whole of a parameter: of what is not shared, a norm, a row layer's bias."""
+    """Return whether each tensor rank has the whole parameter: unshared ones, a norm, a row layer's bias."""
     layer, _, name = parameter.rpartition(".")
     style = shared.get(layer, "sequence")
     return style == "sequence" or (style, name) == ("row", "bias")
 
 
 def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> dict[int, Stage]:
-    """Return all stages on the CPU, in train mode; equal for equal arguments, in whatever process."""
+    """Return all stages on the CPU, in train mode; equal for equal arguments, in every process."""
     made = {index: _stage(composition, index, dtype, seed) for index in range(composition.stages)}
     first, last = made[0], made[composition.stages - 1]
     if composition.weights == "tied" and first.embedding is not None and last.head is not None:
@@ -210,19 +210,19 @@ def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> d
 
 
 def compile_in_place(stages: Mapping[int, nn.Module], backend: str) -> None:
-    """Compile stages; ``aot_eager`` is all that comes before kernels are made, which take a compiler of C++."""
+    """Compile stages; ``aot_eager`` stops before kernels are made, which need a C++ compiler."""
     for stage in stages.values():
         stage.compile(backend=backend)
 
 
 @cache
 def no_compiler(backend: str) -> str:
-    """Say why stages cannot be compiled here: what torch.compile raises by itself, in words; nothing where they can."""
+    """Return why stages cannot be compiled here: torch.compile's error in a minimal case; empty if they can."""
     module = Adapted(WIDTH, WIDTH)
     try:
         compile_in_place({0: module}, backend)
         module(torch.ones(1, WIDTH, requires_grad=True)).sum().backward()
-    except Exception as error:  # noqa: BLE001 (whatever it raises, it is none of a runtime's)
+    except Exception as error:  # noqa: BLE001 (no exception here is a runtime's)
         return f"torch.compile with {backend} does not work here: {' '.join(str(error).split())[:300]}"
     return ""
 
@@ -238,7 +238,7 @@ def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) 
 
 
 def make_batch(composition: Composition, step: int, replica: int, *, dtype: torch.dtype, seed: int) -> Batch:
-    """Return what a replica is given in a step, on the CPU: as many rows of tokens as it says."""
+    """Return a replica's batch of a step on the CPU: as many rows of tokens as the composition says."""
     generator = torch.Generator().manual_seed(stable_seed(seed, "training step", "batch", step, replica))
     count = composition.microbatches
     rows = (ROWS + 1) * count - 1 if composition.ragged else ROWS * count
@@ -247,10 +247,10 @@ def make_batch(composition: Composition, step: int, replica: int, *, dtype: torc
         return torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
 
     x, target = tokens(), tokens()
-    # Unlike many of them count: none of a row but its first, or all.
+    # Different numbers of tokens count: in a row only its first, or all.
     target[torch.rand((rows, TOKENS), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
     target[:, 0] = x[:, 0]
-    # Each step and each replica has them in another order; what is behind a sequence would count where it were run.
+    # Each step and each replica has another order; tokens after a sequence would count if they were run.
     lengths = [TOKENS - 2 * ((mb + step + replica) % 3) for mb in range(count)] if composition.lengths else []
     kwargs = dict(_keywords(composition, rows, generator, dtype))
     return Batch(x=x, target=target, kwargs=kwargs, microbatches=count, lengths=tuple(lengths))
@@ -267,26 +267,26 @@ def _keywords(
 
 
 def counts(target: Tensor) -> Tensor:
-    """Return where a token counts."""
+    """Return a mask of the tokens that count."""
     return target != IGNORED
 
 
 def mean_loss(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean of the cross entropy over the tokens of a micro-batch that count, 0-d."""
+    """Return the mean cross entropy over the tokens of a micro-batch that count, 0-d."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED)
 
 
 def summed_loss(output: Tensor, target: Tensor) -> Tensor:
-    """Return the sum of the cross entropy over the tokens of a micro-batch that count, 0-d."""
+    """Return the summed cross entropy over the tokens of a micro-batch that count, 0-d."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def loss_of(composition: Composition) -> Loss:
-    """Return the loss of a micro-batch, of what a last stage puts out and the targets."""
+    """Return the loss function of a micro-batch, for the last stage's output and the targets."""
     loss = mean_loss if composition.reduction == "mean" else summed_loss
     return loss if composition.precision == "unmixed" else partial(_of_float32, loss)
 
 
 def _of_float32(loss: Loss, output: Tensor, target: Tensor) -> Tensor:
-    """Return the loss of what stages put out in less than float32, as models take it."""
+    """Return the loss in float32 of outputs with lower precision, as models compute it."""
     return loss(output if output.dtype == torch.float64 else output.float(), target)

@@ -1,4 +1,4 @@
-"""What one rank does of a composition: it runs its acts on a runtime, and judges behind each what this rank can see."""
+"""The work of one rank on a composition: runs its acts on a runtime, and judges this rank's state after each."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from .model import (
 )
 from .oracle import LR, Plain, PlainRun, run_plain
 
-#: By how much more than plain autograd, which rounds once as well, a right runtime in bfloat16 may err.
+#: The factor beyond plain autograd, which rounds once as well, by which a right bfloat16 runtime may err.
 _MORE = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where this process stands, and what it tells: ``note`` what is done, ``within`` that the runtime does it."""
+    """This process's place and its progress marks: ``note`` an action, ``within`` while the runtime runs."""
 
     rank: int
     device: torch.device
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Seen:
-    """What this rank was shown behind one act; tensors are whole, by full name."""
+    """This rank's observations after one act; tensors are whole, by full name."""
 
     losses: list[Tensor] | None = None
     norm: float | None = None
@@ -65,19 +65,19 @@ class _Seen:
 
 
 def lacking(composition: Composition, dtype: torch.dtype) -> str:
-    """Return why a composition cannot be run here, on whatever runtime; nothing where it can."""
+    """Return why no runtime can run a composition here; empty if it can run."""
     if composition.precision != "unmixed" and dtype != torch.float32:
         return f"precision={composition.precision} is of parameters in float32, and {dtype} is asked for"
     return no_compiler(composition.compiled) if composition.compiled else ""
 
 
 def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
-    """Run a composition on this rank; yield what it gave that one plain process does not, act by act."""
+    """Run a composition on this rank; yield the differences from one plain process, act by act."""
     wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
     max_norms = [act.max_norm for act in wide.acts]
     run_here = partial(run_plain, composition, dtype=place.dtype, seed=place.seed, device=place.device)
     plain = run_here(max_norms=max_norms)
-    # How far roundings of parameters move what comes behind a step of SGD: as one of the norm that is clipped to does.
+    # A change of the clipped norm by one rounding moves the values after a step of SGD as rounding of parameters does.
     nudged = [max_norm * (1.0 + torch.finfo(place.dtype).eps) for max_norm in max_norms]
     moved = run_here(max_norms=nudged) if any(nudged) else plain
     spec = spec_of(composition, place)
@@ -85,7 +85,7 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
     stages = {index: made[index].to(place.device) for index in spec.placement[spec.pipeline_rank]}
     if composition.compiled:
-        torch.compiler.reset()  # what the composition before has compiled counts no more
+        torch.compiler.reset()  # forget the previous composition's compilations
         compile_in_place(stages, composition.compiled)
     with _opened(runtime, stages, spec, place) as session:
         yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
@@ -95,7 +95,7 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
 def _opened(
     runtime: Runtime, stages: Mapping[int, nn.Module], spec: StepSpec, place: Place
 ) -> Iterator[RuntimeSession]:
-    """Open a session, and close it where nothing was raised: after an error this process ends."""
+    """Open a session, and close it if nothing was raised: after an error, this process ends."""
     place.note("opening the runtime")
     with place.within():
         session = runtime.open(dict(stages), spec)
@@ -106,7 +106,7 @@ def _opened(
 
 
 def spec_of(composition: Composition, place: Place) -> StepSpec:
-    """Return what the runtime of a rank is told."""
+    """Return the description of the step for a rank's runtime."""
     return StepSpec(
         schedule=composition.schedule,
         placement=composition.placement,
@@ -131,7 +131,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
     )
 
 
-def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is held against)
+def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
     session: RuntimeSession, stages: Mapping[int, nn.Module], composition: Composition, place: Place,
     replicas: Replicas, plain: PlainRun, moved: PlainRun, wide: PlainRun,
 ) -> Judged:  # fmt: skip
@@ -155,7 +155,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, what it is of, and what it is h
         yield from _first_seen(_elsewhere(seen, label, place.device), told)
         seen = _on_cpu(seen)
         others = replicas.of_others(seen.grads)
-        # What each micro-batch gives rounds as the stages do, or what adds up would not be known from it.
+        # Each micro-batch's share rounds as the stages do; otherwise its sum could not be recognised.
         summed = wide if composition.precision == "unmixed" else plain
         causes = Causes(composition, replicas.replica, summed, number, replicas.tensor_rank, others)
         judge = _Judge(label, replicas, plain.acts[number], wide.acts[number], moved.acts[number], causes)
@@ -185,7 +185,7 @@ def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _S
 
 
 def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
-    """Return whole gradients: none before they are reduced, and None for zeros where they are to be let go of."""
+    """Return whole gradients: none before they are reduced; zeros become None if the act should free them."""
     if act == "accumulate":
         return {}
     found = replicas.whole(kept)
@@ -195,7 +195,7 @@ def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, 
 
 
 def _elsewhere(seen: _Seen, label: str, device: torch.device) -> Judged:
-    """Yield what is not on the device of the stages."""
+    """Yield the tensors that are not on the stages' device."""
     sorts: Mapping[Sort, Mapping[str, Tensor | None]] = {
         "parameter gradient": seen.grads, "parameter": seen.params, "buffer": seen.buffers,
     }  # fmt: skip
@@ -212,7 +212,7 @@ def _elsewhere(seen: _Seen, label: str, device: torch.device) -> Judged:
 
 
 def _on_cpu(seen: _Seen) -> _Seen:
-    """Return what was seen with its tensors on the CPU, where they are held against the oracle's."""
+    """Return the observations with tensors on the CPU, for the comparison with the oracle's."""
 
     def copied(named: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {name: copy_of(value) for name, value in named.items()}
@@ -224,7 +224,7 @@ def _on_cpu(seen: _Seen) -> _Seen:
 
 
 def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
-    """Yield what is judged, of each wrong tensor the first finding alone: what it is behind later acts follows."""
+    """Yield only the first finding of each wrong tensor: later ones are consequences."""
     for seen in judged:
         if isinstance(seen, Finding):
             if (seen.sort, seen.where) in told:
@@ -234,7 +234,7 @@ def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
 
 
 def _without_calls(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-    """Return buffers without those that count calls of hooks."""
+    """Return buffers without those that count hook calls."""
     return {name: value for name, value in buffers.items() if name.partition(".")[2] != CALLS}
 
 
@@ -246,7 +246,7 @@ def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Ju
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """What one act is held against on this rank; ``moved`` is what is plain too, of other roundings."""
+    """The references of one act on this rank; ``moved`` is plain too, with other roundings."""
 
     label: str
     replicas: Replicas
@@ -256,7 +256,7 @@ class _Judge:
     causes: Causes
 
     def judged(self, seen: _Seen) -> Judged:
-        """Yield what is wrong behind the act: losses, the norm, gradients, parameters, buffers."""
+        """Yield the errors after the act: losses, the norm, gradients, parameters, buffers."""
         if self.plain.losses and self.replicas.is_last:
             yield from self._losses(seen.losses or [])
         if self.plain.norm is not None and self.wide.norm is not None:
@@ -290,7 +290,7 @@ class _Judge:
         plain: Mapping[str, Tensor | None],
         wide: Mapping[str, Tensor | None],
     ) -> Judged:
-        """Yield what is wrong of the tensors of this rank, each by its full name."""
+        """Yield the errors of this rank's tensors, each by its full name."""
         own = {name: value for name, value in plain.items() if int(name.partition(".")[0]) in self.replicas.stages}
         for name, right in own.items():
             stage, _, short = name.partition(".")
@@ -305,7 +305,7 @@ class _Judge:
             yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)
 
     def _hooks(self, got: Mapping[str, Tensor | None], plain: Mapping[str, Tensor]) -> Judged:
-        """Yield which hook on what a stage of this rank receives was not called as often as by plain autograd."""
+        """Yield the hooks on this rank's stage inputs that were not called as often as by plain autograd."""
         for name, right in plain.items():
             stage, _, short = name.partition(".")
             if short == CALLS and int(stage) in self.replicas.stages:
@@ -319,10 +319,10 @@ class _Judge:
                     yield Finding("hooks", f"what stage {stage} receives", self.label, text)
 
     def _room(self, plain: Tensor | None, wide: Tensor | None, partials: Partials | None = None) -> float:
-        """Return how much further from float64 than plain autograd a tensor may be where stages run in bfloat16.
+        """Return how much further from float64 than plain autograd a tensor may be if stages run in bfloat16.
 
-        What errs by roundings of that errs by others in another order, and by luck much less in a small tensor. It is
-        never more than the rule has for a tensor of bfloat16.
+        Roundings in another order give an error of similar size, and by luck a much smaller one in a small tensor. The
+        bound never exceeds the rule's bound for a bfloat16 tensor.
         """
         if self.causes.composition.precision == "unmixed" or plain is None or wide is None:
             return 0.0
@@ -331,6 +331,6 @@ class _Judge:
         return min(floor_factor(LOWER) * torch.finfo(LOWER).eps * scale.peak, _MORE * error.peak)
 
     def _spread(self, name: str) -> float:
-        """Return how far two gradients that are plain are apart."""
+        """Return the distance of two plain gradients."""
         one, other = self.plain.grads[name], self.moved.grads[name]
         return 0.0 if one is None or other is None else float((one - other).abs().max())

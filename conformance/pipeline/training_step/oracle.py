@@ -18,18 +18,18 @@ from .composition import Act, Composition
 from .lower import lowered, name_of
 from .model import counts, loss_of, make_batch, make_stages, tied_names
 
-#: By how much gradients are clipped, of their norm, and the step of SGD behind it.
+#: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.
 CLIPPED_TO, LR = 0.5, 0.125
 
-#: What adds to a gradient: the step (counted over acts), the replica, the micro-batch.
+#: The parts that are added to a gradient: the step (counted over acts), the replica, the micro-batch.
 Part = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one micro-batch gives each parameter, by full name: of the loss as it is, and of the auxiliary losses.
+    """The gradients of one micro-batch by full name: from the loss itself, and from the auxiliary losses.
 
-    Of a tied parameter it is what this use of it gives. ``tokens`` are those that count.
+    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count.
     """
 
     loss: Mapping[str, Tensor]
@@ -39,10 +39,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What one act leaves: losses by replica, and by full name gradients, parameters, and buffers of each replica.
+    """The results of one act: losses by replica, and by full name gradients, parameters, and buffers of each replica.
 
-    ``partials`` are the largest partial sums that went into each gradient. ``norm`` is that before clipping and
-    ``weights`` is what the loss and the auxiliary losses of a micro-batch count in the loss of the step.
+    ``partials`` are the largest partial sums in each gradient. ``norm`` is the norm before clipping. ``weights`` are
+    the weights of a micro-batch's loss and auxiliary losses in the loss of the step.
     """
 
     act: Act
@@ -58,7 +58,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class PlainRun:
-    """What the acts of a composition give; ``shares`` in float64, or where stages run in less in that as well."""
+    """The results of a composition's acts; ``shares`` are in float64, or in the stages' lower precision."""
 
     acts: list[Plain]
     shares: Mapping[Part, Share] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class PlainRun:
 _CPU = torch.device("cpu")
 
 
-def run_plain(  # noqa: PLR0913 (what is run, and where)
+def run_plain(  # noqa: PLR0913 (the run and its place)
     composition: Composition,
     *,
     dtype: torch.dtype,
@@ -76,10 +76,10 @@ def run_plain(  # noqa: PLR0913 (what is run, and where)
     wide: bool = False,
     max_norms: Sequence[float] = (),
 ) -> PlainRun:
-    """Return what plain autograd gives on ``device``, in ``dtype`` or ``wide``: in float64, once rounded to ``dtype``.
+    """Return plain autograd's results on ``device``, in ``dtype`` or ``wide``: float64, first rounded to ``dtype``.
 
-    What it returns is on the CPU. ``max_norms`` are those that gradients are clipped to, act by act; a half of the norm
-    where none are given.
+    The returned tensors are on the CPU. ``max_norms`` are the clipping limits, act by act; half of the norm if none are
+    given.
     """
     return _Run(composition, dtype, seed, device, wide, max_norms).result()
 
@@ -96,7 +96,7 @@ class _Run:
     ) -> None:
         self.composition, self.dtype, self.seed, self.device, self.wide = composition, dtype, seed, device, wide
         self.max_norms = max_norms
-        # Each replica has buffers of its own; parameters and gradients are those of the first one.
+        # Each replica has its own buffers; parameters and gradients are those of the first one.
         self.replicas = [self._stages() for _ in range(composition.replicas)]
         self.named = self._named(self.replicas[0])
         self.partials: dict[str, Partials] = {}
@@ -112,7 +112,7 @@ class _Run:
 
     @staticmethod
     def _named(stages: Sequence[nn.Module]) -> dict[str, nn.Parameter]:
-        """Return the parameters by full name; one that is tied stands under each of its names."""
+        """Return the parameters by full name; a tied one appears under each of its names."""
         return {
             f"{index}.{name_of(name)}": parameter
             for index, stage in enumerate(stages)
@@ -156,7 +156,7 @@ class _Run:
         return list(dict.fromkeys(self.named.values()))
 
     def _spread(self) -> None:
-        """Give the parameters of the first replica to the others."""
+        """Copy the parameters of the first replica to the others."""
         for stages in self.replicas[1:]:
             for name, parameter in self._named(stages).items():
                 parameter.data.copy_(self.named[name].data)
@@ -168,7 +168,7 @@ class _Run:
         return batch.map(lambda value: value.double() if value.is_floating_point() else value)
 
     def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
-        """Return what the losses of one micro-batch count in the loss of the step."""
+        """Return the weights of one micro-batch's losses in the loss of the step."""
         if self.composition.reduction == "tokens":
             return 1.0 / sum(batch.tokens(counts) for batch in batches), 0.0
         mean = self.composition.reduction == "mean"
@@ -198,7 +198,7 @@ class _Run:
             return loss_of(self.composition)(output, chunk.target)
 
     def _accumulate(self, stages: Sequence[nn.Module], loss: Tensor) -> None:
-        """Add the gradients of one micro-batch to those of the first replica, and note how large they are."""
+        """Add the gradients of one micro-batch to those of the first replica, and record their size."""
         own = self._named(stages)
         if stages is not self.replicas[0]:
             for parameter in own.values():
@@ -216,8 +216,8 @@ class _Run:
                 self.partials[name] = self.partials.get(name, Partials()).with_(grad).with_(total.grad)
 
     def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
-        """Return what a micro-batch gives by its loss, and by the auxiliary losses; what it changed is put back."""
-        # Rounded parameters stand in a module of their own.
+        """Return a micro-batch's gradients from its loss and from the auxiliary losses; changed state is restored."""
+        # Rounded parameters are in a module of their own.
         ((where, shared),) = stages[-1].get_submodule("head").named_parameters()
         inner, _, own_name = where.rpartition(".")
         head = stages[-1].get_submodule(f"head.{inner}" if inner else "head")
@@ -244,7 +244,7 @@ class _Run:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(grad) for grad in grads]))
         max_norm = self.max_norms[number] if self.max_norms else float(CLIPPED_TO * norm)
-        # The formula is that of torch.nn.utils.clip_grad_norm_.
+        # The formula of torch.nn.utils.clip_grad_norm_.
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
         for parameter in self._every():
             if parameter.grad is not None:

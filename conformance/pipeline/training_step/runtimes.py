@@ -1,4 +1,4 @@
-"""Runtimes by name: those that are registered (entry-point group ``gradconform.runtimes``), or anybody's."""
+"""Runtimes by name: registered ones (entry-point group ``gradconform.runtimes``), or a user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .composition import words_of
 from .dimensions import DIMENSIONS
 
 ENTRY_POINTS = "gradconform.runtimes"
-#: The runtime that torch's three functions are put into.
+#: The runtime in which torch's three functions are replaced.
 TORCH = "torch"
 
 
@@ -24,13 +24,13 @@ TORCH = "torch"
 def runtime_named(target: str) -> Runtime:
     """Return the runtime that a target names, one for all cases of this process.
 
-    Raises :class:`~gradconform.target.loading.TargetError` where there is none of that name, or what is there is none.
+    Raises :class:`~gradconform.target.loading.TargetError` if there is none of that name, or the object is no runtime.
     """
     return _runtime(target, load_registered(target, ENTRY_POINTS))
 
 
 def _runtime(target: str, found: object) -> Runtime:
-    """Return what a target stands for; raise where it is no runtime, or claims what there is not."""
+    """Return a target's runtime; raise if it is no runtime, or makes unknown claims."""
     if not isinstance(found, Runtime):
         msg = f"{target!r} is not a runtime; expected name, claims and open(stages, spec): see docs/write-a-runtime.md"
         raise TargetError(msg)
@@ -39,7 +39,7 @@ def _runtime(target: str, found: object) -> Runtime:
 
 
 def _refuse_unknown(target: str, runtime: Runtime) -> None:
-    """Refuse a claim of what there is not: misspelt, it would withhold nothing, or all, in silence."""
+    """Raise for an unknown claim: a misspelt one would silently withhold nothing, or all."""
     known = {dimension.name: [value.word for value in dimension.values] for dimension in DIMENSIONS}
     for name, claimed in runtime.claims.items():
         if name not in known:
@@ -51,10 +51,10 @@ def _refuse_unknown(target: str, runtime: Runtime) -> None:
 
 
 def runtime_or_none(target: str) -> Runtime | None:
-    """Return the runtime that a target names, or None where it names something else that is there.
+    """Return the runtime that a target names, or None if it names another existing object.
 
-    A registered runtime comes before an adapter of that name.
-    Raises :class:`~gradconform.target.loading.TargetError` where nothing is there.
+    A registered runtime comes before an adapter of that name. Raises :class:`~gradconform.target.loading.TargetError`
+    if there is no such object.
     """
     known = registered(ENTRY_POINTS)
     if target not in known and target in registered_targets():
@@ -66,10 +66,10 @@ def runtime_or_none(target: str) -> Runtime | None:
 
 
 def tell_what_runs(orders: Orders, tell: Tell) -> None:
-    """Do the work of a process that looks at one target: tell whether it is a ``runtime``, and how it is ``described``.
+    """Inspect one target in a separate process: report whether it is a ``runtime``, and how it is ``described``.
 
-    With ``steps`` it tells as well what is claimed, by it or by torch's runtime, which the functions are put into.
-    Where no ``steps`` are to be run, and for what is no runtime, it must be torch's three functions.
+    With ``steps``, it also reports the claims, of the target or of torch's runtime with the target's functions. Without
+    ``steps``, or if the target is no runtime, it must be torch's three functions.
     """
     order = next(orders)
     text = order["target"]

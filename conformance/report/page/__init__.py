@@ -1,1 +1,1 @@
-"""Reports as pages to look at: one HTML file that needs nothing else, or Markdown."""
+"""Reports as one self-contained HTML file, or as Markdown."""

@@ -1,4 +1,4 @@
-"""How near to plain autograd the values of a run are: per device and dtype, how many checks by their largest error."""
+"""Errors of a run against plain autograd: checks counted by their largest error, per device and dtype."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gradconform.results import Result
 
 from .rows import cell_of
 
-#: Upper ends of the ranges after the first one, which is of the checks that are bit-equal to plain autograd.
+#: Upper ends of the ranges after the first one, which holds checks that are bit-equal to plain autograd.
 _ENDS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)
 _NAMES = ("0", "to 0.01", "to 0.1", "to 1", "to 10", "to 1e3", "to 1e6", "above")
 
-#: What is told apart within a range.
+#: The statuses that a range separates.
 _SERIES = ("passed", "failed", "otherwise")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The checks whose largest error is in one range, by what became of them; ``bound``: the last that may pass."""
+    """The checks whose largest error is in one range, by status; ``bound``: the last range that may pass."""
 
     name: str
     counts: Mapping[str, int]
@@ -30,7 +30,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """All ranges on one device in one dtype; ``series`` are those that are met, ``most`` is the longest bar."""
+    """All ranges on one device in one dtype; ``series`` are the statuses present, ``most`` is the longest bar."""
 
     cell: str
     series: tuple[str, ...]
@@ -39,7 +39,7 @@ class Headroom:
 
 
 def headroom_by_cell(results: Sequence[Result]) -> list[Headroom]:
-    """Return the ranges of each device and dtype of the run on which some value was compared."""
+    """Return the ranges of each device and dtype on which the run compared values."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
         if result.headroom is not None:

@@ -1,4 +1,4 @@
-"""The pages, as HTML and as Markdown: of one run, and of several, implementations or versions of one, side by side."""
+"""HTML and Markdown pages on one run, or on several implementations or versions side by side."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .rendering import render
 from .rows import Row, Tally, anchor, areas_by_cell, rows_of, tallies, told_of
 from .topics import commands_again, is_told_once, listing_of
 
-#: Of so many checks of a cause Markdown has the ids, of the others the count: the summary of a CI job has a limit.
+#: Markdown lists a cause's check ids up to this number, else only the count: CI job summaries are limited.
 _LISTED = 50
 
 
 def report_page(report: Report) -> str:
-    """Return one HTML page with all that the report says; it needs no other file and no network."""
+    """Return the report as one HTML page, which needs no other file and no network."""
     rows = rows_of([report])
     told = _of_one(report)
     told["sections"] = _below(told["headline"], told["sections"])
@@ -33,14 +33,14 @@ def report_page(report: Report) -> str:
 
 
 def _below(headline: Sequence[Line], found: Sequence[sections.Section]) -> list[sections.Section]:
-    """Return the sections without the lines that the headline has said, and none of which nothing is left."""
+    """Return the sections without the lines that are in the headline; empty sections are dropped."""
     said = {line.text for line in headline}
     left = [replace(one, items=tuple(item for item in one.items if item.text not in said)) for one in found]
     return [one for one in left if one.causes or one.items]
 
 
 def _listed(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what the list of all checks is made of."""
+    """Return the values for the list of all checks."""
     statuses = [status for status in (*STATUSES, "absent") if any(status in row.statuses for row in rows)]
     return {
         "rows": rows,
@@ -54,7 +54,7 @@ def _listed(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def report_markdown(report: Report) -> str:
-    """Return the report as Markdown, fit for the summary of a CI job: each cause once, with the checks it fails."""
+    """Return the report as Markdown for a CI job summary: each cause once, with its failed checks."""
     return render("report.md.j2", **_of_one(report), listed=_LISTED)
 
 
@@ -85,7 +85,7 @@ def _title(report: Report) -> str:
 
 
 def _headline(report: Report) -> list[Line]:
-    """Return the verdict, or that on each device and what is to be mended there."""
+    """Return the verdict, or the verdict on each device and the operations to fix there."""
     if not is_of_devices(report):
         return [Line(sentences.verdict(report), sentences.tone(report))]
     return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_mend(report).items)]
@@ -93,9 +93,10 @@ def _headline(report: Report) -> list[Line]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One of the runs, with the letter that the page calls it, and what the page says of it.
+    """One of the runs, its letter on the page, and the page's text on it.
 
-    ``compared`` is what changed from the first, ``told`` the same in counts; ``counts`` has each status that is met.
+    ``compared`` holds the changes from the first run and ``told`` the same as counts; ``counts`` has each status
+    present.
     """
 
     letter: str
@@ -127,7 +128,7 @@ def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Several runs, the checks that they are looked at by, and what is different around them."""
+    """Several runs, the checks compared, and the differences between their environments."""
 
     runs: tuple[Run, ...]
     rows: tuple[Row, ...]
@@ -135,9 +136,9 @@ class SideBySide:
 
 
 def side_by_side(reports: Sequence[Report], *, intersection: bool = False) -> SideBySide:
-    """Put two runs or more beside each other; the first is what the others are compared with.
+    """Return two or more runs side by side; all others are compared with the first.
 
-    With ``intersection`` only checks of which all have a result are looked at, and the contracts may differ. Raises
+    With ``intersection``, only checks with a result in every run are compared, and the contracts may differ. Raises
     :class:`~gradconform.reading.comparison.CompareError` as :func:`~gradconform.reading.comparison.compare` does.
     """
     first, *others = reports

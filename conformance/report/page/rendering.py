@@ -1,4 +1,4 @@
-"""Templates, filled in: what is put into one is escaped for it, and what stands in a page is all that it needs."""
+"""Template rendering: values are escaped for the template's format, and pages are self-contained."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in; a name that it has and ``values`` lack is an error, not an empty place.
+    """Return a rendered template; a name that ``values`` lack is an error.
 
-    What is put into one of HTML or of Markdown is shown there letter by letter, whether or not the template says so.
+    HTML and Markdown templates show the values literally, with or without an escape in the template.
     """
     return _environment("markdown" if template.endswith(".md.j2") else "html").get_template(template).render(values)
 
 
 def render_own(template: str, **values: Any) -> str:
-    """Return a template of Markdown filled in with sentences of the kit's own, whose Markdown stays what it is."""
+    """Return a rendered Markdown template; the values are the kit's own sentences, so their Markdown is kept."""
     return _environment("own").get_template(template).render(values)
 
 

@@ -1,4 +1,4 @@
-"""Results on a page: a row per check, device and dtype, by topic, and the areas in numbers."""
+"""Results on a page: a row per check, device and dtype, grouped by topic, and counts per area."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradconform.trial.program import ProgramError, parse, without_programs
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program as text, in three parts: the middle one is the first action at which something was wrong, if any."""
+    """One program as text in three parts; the middle one is the first wrong action, if any."""
 
     before: str
     wrong: str = ""
@@ -25,14 +25,14 @@ class Program:
 
     @property
     def text(self) -> str:
-        """The whole program."""
+        """Return the whole program."""
         return " ".join(filter(None, (self.before, self.wrong, self.after)))
 
 
 def programs_told(programs: Iterable[str], actions: Sequence[str]) -> tuple[Program, ...]:
-    """Return each program with its first wrong action; ``actions`` are those of the findings, in their order.
+    """Return each program with its first wrong action; ``actions`` are those of the findings, in order.
 
-    A report does not say which of several programs a finding is of, so each that has the action is marked.
+    A report does not name the program of a finding, so every program that has the action is marked.
     """
     return tuple(_program(program.split(), actions) for program in programs)
 
@@ -44,16 +44,16 @@ def _program(tokens: list[str], actions: Sequence[str]) -> Program:
     return Program(" ".join(tokens[:position]), tokens[position], " ".join(tokens[position + 1 :]))
 
 
-#: Where a status stands in the list.
+#: The order of statuses in the list.
 _SEVERITY = ("error", "failed", "unexpectedly_passed", "waived", "not_run", "unsupported", "passed")
 
-#: What says nothing of its own but why it was not judged.
+#: Statuses that have no details except the reason why the check was not judged.
 _QUIET = frozenset({"passed", "unsupported", "not_run"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one run says of one check: the result, the commands that show it again, and its programs."""
+    """One run's record of one check: the result, the commands that reproduce it, and its programs."""
 
     result: Result
     command: str | None
@@ -62,7 +62,7 @@ class Told:
 
     @property
     def message(self) -> str:
-        """What the result says, without the programs, which are shown beside it, and each likely cause once."""
+        """Return the result's message without the programs, which are shown separately, and each likely cause once."""
         findings = self.result.findings
         reasons = {_reason(finding) for finding in findings}
         if len(findings) < _SEVERAL or len(reasons) > 1 or reasons == {""}:
@@ -72,22 +72,22 @@ class Told:
 
     @property
     def seen(self) -> str:
-        """What the first finding says, without why; empty where a message, or what was raised, is all there is."""
+        """Return the first finding without its cause; empty if there is only a message or an exception."""
         return "".join(_without_reason(one) for one in self.result.findings[:1] if one["kind"] != "error")
 
     @property
     def unsure(self) -> bool:
-        """Whether several programs are marked, of which the report does not say which one it was."""
+        """Whether several programs are marked and the report does not say which one was wrong."""
         return sum(bool(program.wrong) for program in self.programs) > 1
 
     @property
     def elsewhere(self) -> str | None:
-        """The first wrong action where no program has it: the end of one, or one that is not known whole."""
+        """Return the first wrong action if no program has it: a program's end, or an incomplete program."""
         first = next((str(finding["action"]) for finding in self.result.findings if finding["action"]), None)
         return None if any(program.wrong for program in self.programs) else first
 
 
-#: So many findings tell a reason once that all of them share.
+#: The least number of findings with one common reason for which it is printed only once.
 _SEVERAL = 2
 
 
@@ -100,7 +100,7 @@ def _reason(finding: Mapping[str, Any]) -> str:
 
 
 def told_of(report: Report, result: Result) -> Told:
-    """Return what a run says of one of its results."""
+    """Return a run's record of one of its results."""
     actions: list[Any] = [finding["action"] for finding in result.findings]
     return Told(
         result=result,
@@ -112,7 +112,7 @@ def told_of(report: Report, result: Result) -> Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One check on one device and dtype; ``told`` has one entry per run, None where a run has no result of it."""
+    """One check on one device and dtype; ``told`` has one entry per run, None for a run without a result."""
 
     place: Place
     level: str
@@ -127,43 +127,43 @@ class Row:
 
     @property
     def cell(self) -> str:
-        """Device and dtype, as text."""
+        """Return device and dtype as text."""
         return f"{self.place.device} {self.place.dtype}"
 
     @property
     def results(self) -> list[Result]:
-        """The results of all runs that have one."""
+        """Return the results of all runs that have one."""
         return [told.result for told in self.told if told is not None]
 
     @property
     def statuses(self) -> list[str]:
-        """The statuses met in the runs, each once; ``absent`` stands for no result."""
+        """Return the statuses in the runs, each once; ``absent`` means no result."""
         return list(dict.fromkeys("absent" if told is None else told.result.status for told in self.told))
 
     @property
     def differs(self) -> bool:
-        """Whether the runs do not all say the same of it: another status, or a failure of another kind."""
+        """Whether the runs differ in status or in the kind of failure."""
         kinds = {None if told is None else (told.result.status, told.result.kind) for told in self.told}
         return len(kinds) > 1
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs of the first run that has any."""
+        """Return the programs of the first run that has any."""
         return next((tuple(p.text for p in told.programs) for told in self.told if told and told.programs), ())
 
     @property
     def quiet(self) -> bool:
-        """Whether no run has more to say of it than its status, and for what reason it was not judged."""
+        """Whether every run has only a status and the reason why the check was not judged."""
         return _QUIET.issuperset(result.status for result in self.results)
 
 
 def anchor(place: Place) -> str:
-    """Return the id of a row: the name as pytest shows it. An id of HTML has no white space."""
+    """Return the id of a row: the name as pytest shows it, without white space, which an HTML id may not have."""
     return re.sub(r"\s+", "_", place.name)
 
 
 def rows_of(reports: Sequence[Report]) -> list[Row]:
-    """Return the rows of one report, or of several side by side, what needs a look first."""
+    """Return the rows of one report, or of several side by side; those that need attention come first."""
     each = [{r.place: r for r in report.results} for report in reports]
     keys = dict.fromkeys(key for results in each for key in results)
     rows = [_row(key, reports, each) for key in keys]
@@ -183,7 +183,7 @@ def _row(place: Place, reports: Sequence[Report], each: Sequence[Mapping[Place, 
 
 
 def _severity(result: Result) -> int:
-    """Return the rank of a result in the list; among what failed, MUST stands before SHOULD."""
+    """Return the rank of a result in the list; among failures, MUST comes before SHOULD."""
     return 2 * _SEVERITY.index(result.status) + (result.level != "MUST")
 
 
@@ -193,7 +193,7 @@ def area_of(check: str) -> str:
 
 
 def cell_of(result: Result) -> str:
-    """Return device and dtype, as text."""
+    """Return device and dtype as text."""
     return f"{result.device} {result.dtype}"
 
 
@@ -208,25 +208,25 @@ class Tally:
 
     @property
     def told(self) -> str:
-        """All counts but that of what passed: ``2 failed, 1 unsupported``; empty where all passed."""
+        """Return all counts except passed: ``2 failed, 1 unsupported``; empty if all passed."""
         names = (status for status in STATUSES if status != "passed" and self.counts[status])
         return ", ".join(f"{self.counts[status]} {status.replace('_', ' ')}" for status in names)
 
     @property
     def passed(self) -> str:
-        """How many of them passed: ``12 of 14``."""
+        """Return how many of them passed: ``12 of 14``."""
         return f"{self.counts['passed']} of {self.counts.total()}"
 
     @property
     def wrong(self) -> float:
-        """The share that failed or could not be judged."""
+        """Return the share that failed or could not be judged."""
         return (self.counts["failed"] + self.counts["error"]) / max(1, self.counts.total())
 
     @property
     def tone(self) -> str:
-        """What colours it: ``bad`` where something decides against the target, else ``warning``, ``good`` or ``none``.
+        """Return the tone: ``bad`` if a result decides against the target, else ``warning``, ``good`` or ``none``.
 
-        What is unsupported is neither good nor bad.
+        Unsupported checks are neither good nor bad.
         """
         if self.decided:
             return "bad"
@@ -237,14 +237,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Areas:
-    """The whole matrix; ``rows`` has an area and one tally per device and dtype, None where none has a result."""
+    """The whole matrix; ``rows`` has an area and one tally per device and dtype, None if it has no result."""
 
     cells: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Tally | None, ...]], ...]
 
 
 def areas_by_cell(results: Sequence[Result]) -> Areas:
-    """Return the matrix of ``results``: the area of which most is wrong first, devices and dtypes as in the run."""
+    """Return the matrix of ``results``: areas with the largest failing share first, devices and dtypes in run order."""
     found = tallies(results)
     cells = tuple(dict.fromkeys(cell for _, cell in found))
     rows = {area: tuple(found.get((area, cell)) for cell in cells) for area in sorted({area for area, _ in found})}
@@ -264,9 +264,9 @@ def tallies(results: Iterable[Result]) -> dict[tuple[str, str], Tally]:
 
 
 def programs_of(report: Report, result: Result) -> tuple[str, ...]:
-    """Return each program once: as the result has it, else of the check where its contract is known.
+    """Return each program once: from the result, else from the check if its contract is known.
 
-    A check that was never begun, or took its process with it, has none of its own.
+    A check that never started, or whose process ended with it, has no programs of its own.
     """
     contract = frozen(report.contract)
     check = None if contract is None else contract.checks.get(result.check)

@@ -1,4 +1,4 @@
-"""The list of all checks, by topic: what the checks of a topic share is told once, and what passed has one line."""
+"""The list of all checks by topic: shared text is printed once, and a passed check has one line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gradconform.results import STATUSES
 
 from .rows import Row, Told, area_of
 
-#: What stands for the id of a check where one command is told for many of them.
+#: The placeholder for a check's id in a command that serves many checks.
 CHECK = "CHECK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row, with what is its own: the words before and after its program where they have it, and other programs."""
+    """One row with its own text: the words before and after its program, if it has one, and other programs."""
 
     row: Row
     before: str
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """Checks whose ids differ in the last part alone; ``shared`` words and ``programs`` are of each of them."""
+    """Checks whose ids differ only in the last part; ``shared`` words and ``programs`` belong to all of them."""
 
     name: str
     area: str
@@ -44,14 +44,14 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All topics, and what the names mean that several of their lines have: of stages, say."""
+    """All topics, and the meanings of names that appear in several lines, such as stages."""
 
     topics: tuple[Topic, ...]
     meanings: Mapping[str, str]
 
 
 def listing_of(rows: Sequence[Row]) -> Listing:
-    """Return the topics of ``rows`` by the alphabet, what needs a look first in each."""
+    """Return the topics of ``rows`` in alphabetical order; rows that need attention come first in each."""
     meanings = {**_described(rows), **_planned(rows)}
     found = groupby(sorted(rows, key=_topic_of), key=_topic_of)
     return Listing(tuple(_topic(name, list(group), meanings) for name, group in found), meanings)
@@ -61,32 +61,32 @@ def _topic_of(row: Row) -> str:
     return row.place.check.rpartition(".")[0] or row.place.check
 
 
-#: A name with what it means: ``mlp (an MLP with biases)``.
+#: A name with its meaning: ``mlp (an MLP with biases)``.
 _MEANING = re.compile(r"(?P<name>[\w-]+) \((?!\d+ actions\))(?P<meaning>[^()]+)\)")
 
 
 def _described(rows: Iterable[Row]) -> dict[str, str]:
-    """Return what is said more than once of a name, by name; nothing of one that means several things."""
+    """Return the meanings that appear more than once, by name; a name with several meanings is skipped."""
     met = Counter(pair for row in rows if row.quiet for pair in _MEANING.findall(row.requirement))
     several = Counter(name for name, _ in met)
     return {name: meaning for (name, meaning), number in sorted(met.items()) if number > 1 and several[name] == 1}
 
 
-#: The area whose rows are planned of values that have a word each, by what is said of them.
+#: The area whose rows are planned from values that have one word each.
 _SPACE = "space"
 _WORDS = {one.said: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
 _SAID = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
 
 
 def _planned(rows: Iterable[Row]) -> dict[str, str]:
-    """Return what the words of planned values mean, of those that stand in some row."""
+    """Return the meanings of the planned values that appear in some row."""
     of_space = (row.requirement for row in rows if row.quiet and area_of(row.place.check) == _SPACE)
     met = {said for requirement in of_space for said in _SAID.findall(requirement)}
     return {word: said for said, word in _WORDS.items() if said in met}
 
 
 def _shortened(row: Row, text: str, meanings: Mapping[str, str]) -> str:
-    """Return text of a row with names alone, where what they mean is told once for all rows."""
+    """Return a row's text with names only, for meanings that are printed once for all rows."""
     if area_of(row.place.check) == _SPACE:
         text = _SAID.sub(lambda found: _WORDS[found[0]], text)
     text = _MEANING.sub(
@@ -121,13 +121,13 @@ def _entry(row: Row, own: str, shared: tuple[str, ...]) -> Entry:
 
 
 def _in(program: str) -> re.Pattern[str]:
-    """Return what finds a program among words, where it is not the beginning of a longer one."""
+    """Return a pattern that finds a program among words, but not as the start of a longer program."""
     return re.compile(rf"(?<!\S){re.escape(program)}(?![^\s,.;]| \d*[FBIWG]\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The command that runs any check again that has none of its own; in which run, on which device and dtype."""
+    """The command that reproduces any check without a command of its own, for one run, device and dtype."""
 
     run: int
     cell: str
@@ -135,7 +135,7 @@ class Again:
 
 
 def commands_again(rows: Sequence[Row]) -> list[Again]:
-    """Return the command of most quiet rows of each run and cell, with :data:`CHECK` in the place of the id."""
+    """Return the command of most quiet rows of each run and cell, with :data:`CHECK` in place of the id."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for row in rows:
         for run, told in enumerate(row.told):
@@ -149,5 +149,5 @@ def _pattern(told: Told) -> str:
 
 
 def is_told_once(told: Told, run: int, cell: str, again: Iterable[Again]) -> bool:
-    """Tell whether the command that is told for many is that of this result as well."""
+    """Return whether a shared command also serves this result."""
     return any((one.run, one.cell) == (run, cell) and one.command == _pattern(told) for one in again)
