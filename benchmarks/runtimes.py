@@ -34,10 +34,10 @@ EXPLAINED = sorted((ROOT / "tests" / "pipeline").glob("*/explained.toml"))
 HEAD = """\
 # Training steps, by runtime
 
-Written by `python benchmarks/runtimes.py --write`, on a CPU, with torch {torch}, in float32. This page is for users of these
-runtimes: it gives the results of `gradconform pipeline RUNTIME --profile standard` for each runtime of the kit. A row is one
-composition, named by its non-default values. *withheld* means that the runtime does not claim the row, or refuses it with a
-message. A number after *failed* is that of the script below, which uses only torch and that project.
+Written by `python benchmarks/runtimes.py --write`, on a CPU, with torch {torch}, in float32. This page is for users of
+these runtimes. It gives the results of `gradconform pipeline RUNTIME --profile standard` for each runtime of the kit.
+A row is one composition, named by its non-default values. *withheld* means that the runtime does not claim the row, or
+refuses it with a message. A number after *failed* is that of the script below, which uses only torch and that project.
 """
 
 
