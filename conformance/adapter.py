@@ -79,7 +79,7 @@ class Capabilities:
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     edge_roots: bool = False  #: B and I accept the gradient edge of an output that was sent and freed
     lists: bool = False  #: lists of inputs, output gradients and weights are passed, as to torch's three functions
-    none_as_zeros: bool = False  #: that None is read as zeros, so gradients behind it may be zeros instead of None
+    none_as_zeros: bool = False  #: None is read as zeros, so dependent gradients may be zeros instead of None
     first_stage_input_grads: bool = True  #: B and I of a pipeline's first stage return input gradients too
     no_input_grads: bool = True  #: stages without an argument that needs a gradient
     multi_input: bool = True  #: two or more arguments

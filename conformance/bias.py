@@ -1,7 +1,7 @@
 """The rule of the mean: finds gradients biased over many draws, or with errors wider than rounding.
 
-Rounding to nearest errs as often up as down, so it cancels over many elements and many draws (Higham and Mary, A New
-Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019). A wrong factor does not cancel. The
+Rounding to nearest errs as often up as down, so it cancels over many elements and many draws. A wrong factor does not
+cancel. (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019.) The
 rule compares slopes of regressions through the origin, of a gradient on that of reference64, one per draw. The section
 "How a mean is judged" of docs/contract.md has the rule; its floors come from tolerances.toml.
 """

@@ -78,9 +78,9 @@ class Result:
 
     ``headroom`` is the largest error/bound ratio: 0 if everything was bit-equal to plain autograd, above 1 if a value
     was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or of the error (``kit``,
-    ``environment``, ``adapter``, ``device``). For an unsupported result it is ``environment`` if plain autograd raised,
-    :data:`~gradconform.extent.WITHHELD` if a list excludes it, and ``gradconform.extent.NOTHING`` if an oracle has
-    nothing to compare.
+    ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds: ``environment`` if plain
+    autograd raised, :data:`~gradconform.extent.WITHHELD` if a list excludes it, and ``gradconform.extent.NOTHING`` if
+    an oracle has nothing to compare.
 
     ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
     repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference
@@ -97,7 +97,7 @@ class Result:
 
     Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device.
     ``memory`` is its peak there in bytes, plain autograd's, and plain autograd's with B instead of I and W
-    (``undeferred``), for the trial with the largest excess over plain autograd. ``oracle_spread`` is the largest
+    (``undeferred``). It is for the trial with the largest excess over plain autograd. ``oracle_spread`` is the largest
     difference between two runs of plain autograd, relative to the largest element; None if they were bit-equal.
     ``imprecise`` is the error of each operation that is imprecise but not wrong, in eps of its dtype and scale; None if
     none is imprecise.

@@ -1,9 +1,9 @@
 r"""Functions that make foreign text safe to show, one for each kind of output.
 
 The name of a target, its messages and output, and the contents of a file may hold characters with side effects.
-Examples are sequences that clear a terminal or overwrite a line, overrides of the direction of text, lines that a CI
-reads as its own commands, and links and images of Markdown. Each is shown as the escape that Python writes for it, such
-as ``\x1b``; letters of all scripts stay as they are. JSON keeps every value.
+Examples are sequences that clear a terminal or overwrite a line, and overrides of the direction of text. Others are
+lines that a CI reads as its own commands, and links and images of Markdown. Each is shown as the escape that Python
+writes for it, such as ``\x1b``; letters of all scripts stay as they are. JSON keeps every value.
 """
 
 from __future__ import annotations

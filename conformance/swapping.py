@@ -73,8 +73,8 @@ def swap(
 ) -> Swap:
     """Make every layer of ``stage`` whose type is ``kind`` compute as ``other`` does, and return the swap to undo.
 
-    Each layer stays the same object, with its name, its parameters and its hooks, also if it is used in several places
-    or is the stage itself. A subclass of ``kind`` is not changed.
+    Each layer stays the same object, with its name, its parameters and its hooks. This also holds if it is used in
+    several places or is the stage itself. A subclass of ``kind`` is not changed.
 
     - If ``other`` is a subclass of ``kind``, each layer becomes one in place: its ``__init__`` does not run, and
       ``attributes`` are set on the layer, such as the queue that its backward fills.

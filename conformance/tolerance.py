@@ -171,7 +171,7 @@ class Judgement:
         return self.headroom <= 1.0
 
 
-def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+def judge(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
     got: Tensor,
     oracle: Tensor,
     reference: Tensor | None,

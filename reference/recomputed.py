@@ -72,7 +72,7 @@ def input_pass(
     found = one_backward(roots, grads, [*inputs, *trained]) if roots else (None,) * (len(inputs) + len(trained))
     passed = {id(value) for value in inputs}
     kept = [(one, grad) for one, grad in zip(trained, found[len(inputs) :], strict=True) if grad is not None]
-    starts = [grad.clone() if id(one) in passed else grad for one, grad in kept]  # what is returned is the caller's
+    starts = [grad.clone() if id(one) in passed else grad for one, grad in kept]  # the caller owns returned gradients
     return found[: len(inputs)], [get_gradient_edge(one) for one, _ in kept], starts
 
 

@@ -91,9 +91,9 @@ class UsePlan:
     """The plan for one shape. All nodes, outputs and roots are numbers.
 
     ``groups`` are sorted, most uses first; ``others`` are those outside the ``batch``. ``edges`` has node and output of
-    each edge at which a gradient arrives at a use, and ``products`` the places of those at products that W can start
-    below. ``saving`` are the nodes that W would run and that may have saved tensors: the products, then the others.
-    ``apart`` are the roots that lead to no input.
+    each edge at which a gradient arrives at a use. ``products`` has the places of those edges at products that W can
+    start below. ``saving`` are the nodes that W would run and that may have saved tensors: the products, then the
+    others. ``apart`` are the roots that lead to no input.
     """
 
     whole: Reason | None

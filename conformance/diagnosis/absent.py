@@ -246,5 +246,5 @@ def _alone(kept: list[Action], action: Action) -> bool:
 
 
 def _taken(place: int, kept: list[Action], action: Action) -> bool:
-    """Take the oldest or newest context of all stages; return whether it is the action's own."""
+    """Take the oldest or newest context of all stages; return whether it is of the action's stage."""
     return action.kind == "W" and bool(kept) and kept.pop(place).stage == action.stage

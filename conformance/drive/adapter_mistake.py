@@ -75,8 +75,8 @@ def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
 def of_a_watch(raised: Raised) -> bool:
     """Return whether the kit's own code raised this while it drove plain autograd, and no operation of the stage.
 
-    Errors of a device that is out of memory or lost reach any caller, so they do not count. Neither do errors of
-    autograd's engine that plain autograd calls.
+    Errors of a device that is out of memory or lost reach any caller, so they do not count. Neither do errors that
+    autograd's engine raises when plain autograd calls it.
     """
     if raised.memory or raised.broken or not raised.file:
         return False

@@ -138,7 +138,7 @@ class Handed:
 def left_on(args: Mapping[int, Iterable[Any]]) -> dict[str, bool]:
     """Return by name of every argument whether hooks are on it."""
     return {
-        f"hooks on argument {slot} of micro-batch {mb}": bool(arg._backward_hooks)  # noqa: SLF001 (torch has no other way to ask)
+        f"hooks on argument {slot} of micro-batch {mb}": bool(arg._backward_hooks)  # noqa: SLF001 (torch has no public way to read them)
         for mb, own in args.items()
         for slot, arg in enumerate(own)
         if isinstance(arg, Tensor)

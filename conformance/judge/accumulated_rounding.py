@@ -2,7 +2,7 @@
 
 As in Monte Carlo arithmetic (Parker, Pierce and Eggert, *Monte Carlo Arithmetic*, Computing in Science & Engineering 2,
 2000), the CPU runs the trial again. The result of each operation is changed by its error on the device, and by its last
-bit, because a device that fuses operations does not round in between.
+bit. The last bit is needed because a device that fuses operations does not round in between.
 """
 
 from __future__ import annotations

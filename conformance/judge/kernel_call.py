@@ -98,7 +98,7 @@ class KernelCall:
         return self.replaced(given)
 
     def run(self) -> list[Tensor] | None:
-        """Return the tensors that the kernel returns and, behind them, those that it writes; None if it raises."""
+        """Return the tensors that the kernel returns, followed by those that it writes; None if it raises."""
         own = self.replaced([kept(one.tensor) if one.written else one.tensor for one in self.arguments])
         try:
             return own.results(own.func(*own.args, **own.kwargs))
@@ -106,7 +106,7 @@ class KernelCall:
             return None
 
     def results(self, returned: Any) -> list[Tensor]:
-        """Return the tensors of what the kernel ``returned``, and behind them the arguments that it writes."""
+        """Return the tensors that the kernel ``returned``, followed by the arguments that it writes."""
         return [*tensors(returned), *(one.tensor for one in self.arguments if one.written)]
 
     def as_function(self, kept: Sequence[int]) -> Any:

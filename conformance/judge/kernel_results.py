@@ -31,7 +31,7 @@ class Difference:
     """The difference of two results: two elements as text (or two forms), and the index.
 
     For numbers, ``error`` is the largest absolute difference, in ``dtype`` and as ``eps`` of the scale, and ``bound``
-    is the largest error that the rule allows.
+    is the largest allowed error.
     """
 
     got: str

@@ -28,7 +28,7 @@ class GradientMismatchError(NonConformingError):
     __module__ = "gradconform"  # its public name, which tracebacks show
 
 
-def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients are what a backward is about)
+def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients define a backward)
     backward: Backward | Gradients | Sequence[Any] | Tensor | None,
     stage: nn.Module,
     args: Any,
@@ -42,7 +42,7 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
     ``backward`` is one of
 
     - a callable ``backward(stage, args, output_grads)`` that runs forward and backward of one micro-batch on ``stage``
-      itself and returns the input gradients, or None if it leaves them in ``.grad`` of the arguments. Parameter
+      itself. It returns the input gradients, or None if it leaves them in ``.grad`` of the arguments. Parameter
       gradients are compared after every micro-batch;
     - the input gradients that a backward has returned: one entry per argument, or a list of such tuples for several
       micro-batches. Parameter gradients are read from ``.grad``, and taken to have been None before;
@@ -51,8 +51,8 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
 
     ``args``, ``output_grads``, ``loss_fn`` and ``rng_state`` are those of :func:`autograd_gradients`. A stage that
     draws random numbers needs ``rng_state``, unless ``backward`` is a callable. Raises :class:`GradientMismatchError`,
-    an ``AssertionError``, that names every wrong tensor by path with the index of its worst element, the expected and
-    the actual value there, error, bound and error/bound.
+    an ``AssertionError``. It names every wrong tensor by path with the index of its worst element, the expected and the
+    actual value there, error, bound and error/bound.
     """
     __tracebackhide__ = True
     fed = pairs(args, output_grads)

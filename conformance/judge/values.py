@@ -43,7 +43,7 @@ Reference = Callable[[], Known]
 Explain = Callable[[Tensor | None], Cause | None]
 
 
-def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how much room it has, what to say of it)
+def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed error, and its description)
     sort: Sort,
     where: str,
     action: object,
@@ -103,7 +103,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         yield from _rounded(sort, where, label, got, expected, factor=factor)
 
 
-def _rounded(  # noqa: PLR0913 (as _nonfinite, and how much room it has)
+def _rounded(  # noqa: PLR0913 (as _nonfinite, and its allowed error)
     sort: Sort, where: str, action: str, got: Tensor, expected: Tensor, *, factor: float
 ) -> Iterator[Finding]:
     """Yield a gradient that is within the rule, but has none of the bits that a narrower dtype lacks.
@@ -150,7 +150,7 @@ def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
     return None
 
 
-def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is held against)
+def _nonfinite(  # noqa: PLR0913 (a tensor, its place, and its references)
     sort: Sort,
     where: str,
     action: str,
@@ -189,7 +189,7 @@ def _overflowing(got: Tensor, expected: Tensor, exact: Tensor | None, bound: flo
     return (spared | past).to(got.device)
 
 
-def _by_the_rule(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+def _by_the_rule(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
     got: Tensor,
     expected: Tensor,
     reference: Reference | None,

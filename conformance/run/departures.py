@@ -84,7 +84,7 @@ def departure(right: Boundaries, got: Boundaries, parameters: frozenset[str]) ->
     """Return the module in which gradients first differ; None if none is wrong at a boundary.
 
     ``parameters`` are the names of those whose gradient is wrong. If an implementation runs more forwards than plain
-    autograd, for example each again in its backward, the result is None, because the forwards cannot be matched.
+    autograd, for example each again in its backward, the result is None. Such forwards cannot be matched.
     """
     if got.calls.keys() != right.calls.keys():
         return None

@@ -1,8 +1,8 @@
 """The options of a run, in one list that every way of starting a run uses.
 
-The command ``gradconform run``, pytest's ``--gradconform-…``, :func:`gradconform.check_stage_backward`, the head of a
-run's records and its report, ``--resume``, ``replay`` and worker processes all use the fields of :class:`RunOptions`. A
-new option is a field there, plus its effect. Nothing here imports torch.
+The command ``gradconform run``, pytest's ``--gradconform-…``, :func:`gradconform.check_stage_backward`, the header of a
+run's records and its report all use the fields of :class:`RunOptions`. So do ``--resume``, ``replay`` and worker
+processes. A new option is a field there, plus its effect. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 class Run:
     """A target, a plan and options, all valid: invalid ones are refused when the run is created."""
 
-    def __init__(  # noqa: PLR0913 (the options of a run are one, the others are what a caller has made)
+    def __init__(  # noqa: PLR0913 (the run's options are one; the others are prepared by the caller)
         self,
         options: RunOptions,
         *,
@@ -369,7 +369,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     tries capabilities that the target does not claim. ``max_crashes`` limits worker processes only: here, a crash also
     ends the caller's process.
 
-    Raises ``ValueError`` for a target, device, dtype, version, profile or pattern that does not exist, and for a
-    schedule that is not complete or can never run.
+    Raises ``ValueError`` for an unknown target, device, dtype, version, profile or pattern, and for a schedule that is
+    not complete or can never run.
     """
     return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named after its option

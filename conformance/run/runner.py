@@ -81,7 +81,7 @@ class AdapterError(Exception):
 class Runner:
     """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
 
-    def __init__(  # noqa: PLR0913 (what is judged, where, and how much is done about it)
+    def __init__(  # noqa: PLR0913 (the target, its place, and the depth of the run)
         self,
         target: Target,
         *,
@@ -96,8 +96,8 @@ class Runner:
     ) -> None:
         """Store the target and the device and dtype to judge it on.
 
-        ``probe`` also tries unclaimed capabilities (profile ``full``), ``diagnose`` looks for the likely cause of a
-        wrong value, and ``oracles`` holds plain autograd's results from runners of other targets.
+        ``probe`` also tries unclaimed capabilities (profile ``full``), and ``diagnose`` looks for the likely cause of a
+        wrong value. ``oracles`` holds plain autograd's results from runners of other targets.
         ``require_device_execution`` is the percentage of the operations that must run on the device. ``readers`` counts
         the checks that will read each trial: its evidence is freed after the last one.
         """
@@ -266,8 +266,8 @@ class Runner:
     def findings(self, trial: Trial, judge: Judge) -> list[Finding]:
         """Return the findings of one trial that belongs to no check.
 
-        Raises :class:`UnsupportedError` if it is refused, :class:`OracleError` if plain autograd cannot do it, and
-        :class:`AdapterError` if an adapter fails its pre-flight, or one of the kit is wrong.
+        Raises :class:`UnsupportedError` if it is refused, and :class:`OracleError` if plain autograd cannot do it.
+        Raises :class:`AdapterError` if an adapter fails its pre-flight, or one of the kit is wrong.
         """
         with one_thread(), tolerances_of(self._tolerances):
             if self._adapter_problem:

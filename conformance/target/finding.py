@@ -205,7 +205,7 @@ def _tree(source: Path) -> ast.Module | None:
     try:
         return ast.parse(content(source, _LARGEST))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None  # the importer reports what is wrong with it
+        return None  # the importer reports its error
 
 
 def _defined(source: Path) -> Iterator[str]:

@@ -209,7 +209,7 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(  # noqa: PLR0913 (all that a draw depends on)
+def _drawn_output_grads(  # noqa: PLR0913 (a draw depends on all of them)
     case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str], *, less: int = 0
 ) -> Tree:
     example = _example_outputs(case, dtype, seed, modes, less=less)

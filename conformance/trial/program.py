@@ -130,9 +130,11 @@ def without_programs(message: str, programs: Iterable[str]) -> list[str]:
 def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     """Return the capabilities that the program requires.
 
-    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` if the order is not first-in-first-out,
-    ``weight_order!=none`` if a W does not follow its I at once, and ``weight_when=weight`` if an action between a W and
-    the next finish reads the gradients.
+    They are names of capabilities, and these values:
+
+    - ``weight_order=any`` and ``backward_order=any`` if the order is not first-in-first-out.
+    - ``weight_order!=none`` if a W does not follow its I at once.
+    - ``weight_when=weight`` if an action between a W and the next finish reads the gradients.
     """
     kinds = {action.kind for action in actions}
     found: set[str] = set()

@@ -121,7 +121,7 @@ def trial_of(case: StageCase, program: str, options: Mapping[str, Any], capabili
     return Trial(stages=(case,), program=program, **fields)
 
 
-def draw_trial(  # noqa: PLR0913 (each says what is drawn)
+def draw_trial(  # noqa: PLR0913 (each limits the draw)
     choices: Choices,
     capabilities: Capabilities,
     *,
