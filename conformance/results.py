@@ -222,7 +222,7 @@ class Report:
     made: str | None = field(default_factory=now)
 
     def __iter__(self) -> Iterator[Result]:
-        """Iterate over the results."""
+        """Yield the results."""
         return iter(self.results)
 
     @property

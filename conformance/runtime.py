@@ -167,10 +167,10 @@ class RuntimeSession(Protocol):
     """
 
     def step(self, batch: Batch) -> list[Tensor] | None:
-        """Run forward and backward of this replica's batch; return the loss of each micro-batch on a last rank."""
+        """Return the loss of each micro-batch on a last rank, after forward and backward of this replica's batch."""
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
-        """Run forward alone, as an evaluation between steps does; return the same as ``step``."""
+        """Return the same as ``step`` after a forward only, as an evaluation between steps does."""
 
     def zero_grad(self) -> None:
         """Free all gradients, or set them to zeros, as an optimizer does between steps."""
@@ -179,7 +179,7 @@ class RuntimeSession(Protocol):
         """Return the gradient of every parameter of this rank, or None, by full name."""
 
     def clip(self, max_norm: float) -> float:
-        """Clip gradients by the joint norm over the whole model; return the norm before clipping."""
+        """Return the joint norm over the whole model before clipping, and clip gradients by it."""
 
     def update(self, lr: float) -> None:
         """Make a step of plain SGD: subtract ``lr`` times its gradient from each parameter."""

@@ -71,7 +71,7 @@ def swap(
     other: type[nn.Module] | Callable[[Any], Callable[..., Any]],
     **attributes: Any,
 ) -> Swap:
-    """Make every layer of ``stage`` whose type is ``kind`` compute as ``other`` does, and return the swap to undo.
+    """Return a swap that makes every layer of ``stage`` whose type is ``kind`` compute as ``other`` does.
 
     Each layer stays the same object, with its name, its parameters and its hooks. This also holds if it is used in
     several places or is the stage itself. A subclass of ``kind`` is not changed.

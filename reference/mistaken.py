@@ -95,7 +95,7 @@ class MistakenSession(AutogradSession):
         self._copies = Copies()
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss if the spec has one."""
+        """Return the stage's outputs; also compute the loss if the spec has one."""
         first = self._forwards.get(mb) if self._mistake.keeps_forward else None
         copied = self._mistake.copies == "arguments"
         outputs = super().forward(mb, tuple(map(self._copies.in_graph, args)) if copied else args, target)

@@ -239,7 +239,7 @@ class PlainSession(TensorSession):
         return [(name, parameter) for parameter, name in found.items()]
 
     def kept(self) -> dict[nn.Parameter, Tensor]:
-        """Remove the gradients of earlier steps, and return them."""
+        """Return the gradients of earlier steps, and remove them."""
         before = {}
         for _, parameter in self.trained():
             if parameter.grad is not None:
@@ -318,7 +318,7 @@ class PlainSession(TensorSession):
         return min(1.0, max_norm / (norm + 1e-6))
 
     def clip(self, max_norm: float) -> float:
-        """Clip the gradients by their norm, and return it."""
+        """Return the norm of the gradients, and clip them by it."""
         norm = self.norm()
         for _, parameter in self.trained():
             if parameter.grad is not None:

@@ -126,11 +126,11 @@ class TensorSession(ModuleSession):
     # The regions.
 
     def entered(self, value: Tensor) -> Tensor:
-        """Pass on the input of a layer whose outputs are divided over ranks: its gradient is a sum over ranks."""
+        """Return the input of a layer whose outputs are divided over ranks: its gradient is a sum over ranks."""
         return region(value, _as_it_is, self.sum)
 
     def summed(self, value: Tensor) -> Tensor:
-        """Sum the ranks' shares of the outputs of a layer: the gradient of each share is that of the sum."""
+        """Return the sum of the ranks' shares of a layer's outputs: the gradient of each share is that of the sum."""
         return region(value, self.sum, _as_it_is)
 
     def own_rows(self, value: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class _WeightPass:
         return [leaf for node in nodes if id(leaf := node.variable) in trained]
 
     def _add(self, node: Node, grad: Tensor, sides: Sequence[int]) -> bool:
-        """Queue the gradients of a product's factors; return whether they could be computed outside the engine."""
+        """Return whether the gradients of a product's factors could be computed outside the engine, and queue them."""
         found = factor_grads(node, grad, sides)
         if found is None:
             return False

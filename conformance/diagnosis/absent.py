@@ -211,7 +211,7 @@ def _found(finds: Callable[[list[Action], Action], bool], actions: list[Action])
 
 
 def _own_taken(kept: list[Action], action: Action) -> bool:
-    """Remove the context of a W from the kept ones; return whether it was there."""
+    """Return whether the context of a W was kept, and remove it."""
     own = replace(action, kind="I")
     there = action.kind == "W" and own in kept
     if there:
@@ -220,7 +220,7 @@ def _own_taken(kept: list[Action], action: Action) -> bool:
 
 
 def _newest(count: int, kept: list[Action], action: Action) -> bool:
-    """Keep ``count`` contexts of each stage; return whether the action finds its own."""
+    """Return whether an action finds its context if only the newest ``count`` of each stage are kept."""
     of_stage = [context for context in kept if context.stage == action.stage]
     if action.kind == "I" and len(of_stage) == count:
         kept.remove(of_stage[0])
@@ -246,5 +246,5 @@ def _alone(kept: list[Action], action: Action) -> bool:
 
 
 def _taken(place: int, kept: list[Action], action: Action) -> bool:
-    """Take the oldest or newest context of all stages; return whether it is of the action's stage."""
+    """Return whether the oldest or newest context of all stages is of the action's stage, and remove it."""
     return action.kind == "W" and bool(kept) and kept.pop(place).stage == action.stage

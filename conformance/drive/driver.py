@@ -155,7 +155,7 @@ class _Run:
         return tuple(name for name, tensor, copy in self.kept if not equal(dense(on_cpu(tensor)), dense(copy)))
 
     def close(self) -> Raised | None:
-        """Close every session, even if one raises; return the first error."""
+        """Return the first error of closing every session, or None; an error does not stop the others."""
         errors = []
         for lane in self.lanes.values():
             try:
@@ -181,7 +181,7 @@ class _Run:
         return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
 
     def _lane(self, sight: Sight) -> Lane | None:
-        """Open the stage of an action; return None if that raises, which is recorded the first time."""
+        """Return the opened stage of an action; None if opening raises, which is recorded the first time."""
         stage = sight.action.stage
         try:
             module = self._module(stage)

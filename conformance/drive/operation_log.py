@@ -104,7 +104,7 @@ class OperationLog(DispatchMode):
         _ENTERED.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count it."""
+        """Return the result of the operation, and count it."""
         del types
         if self._stream is not None and (stream := self._stream()) != self._home:
             self._on_another(stream)

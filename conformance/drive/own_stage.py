@@ -91,7 +91,7 @@ class OwnStage:
         return ", ".join(found) or "no parameters"
 
     def advance(self, args: tuple[Any, ...], output_grads: Tree, shaking: Shaking | None = None) -> Wanted:
-        """Run the next micro-batch, its backward ``shaking``."""
+        """Return the gradients after the next micro-batch, run with its backward ``shaking``."""
         mb = len(self._fed)
         self._fed.append((args, output_grads))
         own = fresh(args, self._original, self.copy)
@@ -129,7 +129,7 @@ class OwnStage:
         return found[: mb + 1]
 
     def alone(self, fed: tuple[tuple[Any, ...], Tree], shaking: Shaking | None = None) -> Wanted:
-        """Run the next micro-batch without gradients of earlier ones."""
+        """Return the gradients of the next micro-batch, without those of earlier ones."""
         self.copy.zero_grad()
         return self.advance(*fed, shaking)
 

@@ -56,7 +56,7 @@ def widen(value: Any) -> Any:
 
 
 def widened(stage: nn.Module) -> nn.Module:
-    """Turn ``stage`` into its float64 form, in place."""
+    """Return ``stage`` in its float64 form, changed in place."""
     for tensor in (*stage.parameters(), *stage.buffers()):
         tensor.data = widen(tensor)
     return stage
@@ -167,7 +167,7 @@ class References:
         wide: bool,
         started: Callable[[Sequence[Root]], object] = lambda _: None,
     ) -> Iterator[tuple[int, MicrobatchGrads]]:
-        """Run one micro-batch forward and backward, on one stage or through the whole of a chain.
+        """Yield each stage's number and gradients from one micro-batch, on one stage or through the whole of a chain.
 
         ``started`` is called with the start of the backward, before it runs.
         """

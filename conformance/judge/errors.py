@@ -79,7 +79,7 @@ def right_afterwards(evidence: Evidence) -> Judged:
 
 
 def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) -> Judged:
-    """Compare the gradients after an action with those before it plus its micro-batch's own."""
+    """Yield gradients after an action that differ from those before it plus its micro-batch's own."""
     adds = step.action.kind in {"B", "W"}
     lane, mb, until = step.action.stage, step.action.mb, step.position + 1
     own = evidence.references.of(lane, mb, wide=False, before=until).params if adds else {}

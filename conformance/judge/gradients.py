@@ -72,7 +72,7 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
 
 
 def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
-    """Compare the values of a step with those of another; skip tensors that were reported before."""
+    """Yield the values of a step that differ from those of another; tensors that were reported before are skipped."""
     if _same_copies(step, wanted):
         for value in (step.loss, *(step.outputs or ()), *(step.input_grads or ()), *step.param_grads.values()):
             if isinstance(value, Tensor):
@@ -113,7 +113,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
     reference: Reference | None,
     explain: Explain | None = None,
 ) -> Judged:
-    """Compare a value of a step, with the evidence's allowed error; look for causes if the evidence requires it."""
+    """Yield the comparison of a value of a step, with the evidence's allowed error, and causes if it requires them."""
     if got is expected and isinstance(got, Tensor):  # one copy serves for both, because the driver found them equal
         return iter((BIT_EQUAL,))
     return compare(
@@ -189,7 +189,7 @@ def _recorded(step: Step, wanted: Step) -> Iterator[Finding]:
 
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
-    """Compare every parameter gradient that an action changed, except those known to be wrong."""
+    """Yield the comparison of every parameter gradient that an action changed, except those known to be wrong."""
     stage = step.action.stage
     flushed = step.action.kind == "finish" and step.action.misuse  # forgotten work may be flushed, or refused
     if not due(evidence, step) or flushed:
@@ -320,7 +320,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
 
 
 def _summed(evidence: Evidence, step: Step, got: list[Any], expected: Tensor | None) -> Judged:
-    """Judge the sum of the slots of one tensor passed twice: the sum may be right without each slot."""
+    """Yield the judgement of the summed slots of one tensor passed twice: the sum may be right without each slot."""
     present = [grad for grad in got if grad is not None]
     if len(got) == 1 or expected is None or not present:
         return

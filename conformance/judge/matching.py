@@ -87,7 +87,7 @@ class _Seen:
 def _run(
     backward: Backward, stage: nn.Module, fed: Sequence[tuple[tuple[Any, ...], Tree]], rng_state: Tensor
 ) -> Iterator[_Seen]:
-    """Call ``backward`` once per micro-batch; each forward draws the same random numbers as the oracle will."""
+    """Yield the gradients after each call of ``backward``, with the same random numbers as the oracle will draw."""
     rng = rng_state
     for args, grads in fed:
         own = fresh(args, stage, stage)

@@ -66,7 +66,7 @@ class Guard:
         self._items += 1
 
     def look(self) -> str | None:
-        """Judge the canaries, and return why the process cannot be trusted, None if it can."""
+        """Return why the process cannot be trusted, by judging the canaries; None if it can."""
         with one_thread():
             for result in self._results():
                 self.tell(result)

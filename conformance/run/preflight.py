@@ -77,7 +77,7 @@ _SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "Ty
 
 
 def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
-    """Run some plain trials; return the adapter's mistake, or None.
+    """Return the adapter's mistake in some plain trials, or None.
 
     One micro-batch of one Linear, B or else I and W, must be right, and its outputs must require a gradient. If it is
     wrong, but the same program on parameters without layers is right, the adapter is right as well. Then the

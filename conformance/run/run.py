@@ -219,7 +219,7 @@ class Run:
     def run_places(
         self, on_result: OnResult | None, *, on_start: OnStart | None, places: Iterable[Place] | None
     ) -> Report:
-        """Run items as :meth:`run` does, and leave the final examination of this process to the caller."""
+        """Return the report as :meth:`run` does, but leave the final examination of this process to the caller."""
         report = self.empty_report()
         with _frozen_objects(), one_thread():
             for place in self._items if places is None else places:

@@ -344,7 +344,7 @@ class Runner:
     def _second_run(
         self, references: References, first: Observation, observations: tuple[Observation, ...]
     ) -> tuple[Observation | None, dict[int, float]]:
-        """Run plain autograd again if a trial has repeats, or the device may add up in a different order each time.
+        """Return a second run of plain autograd and its differences, if a trial has repeats or device sums may vary.
 
         If all values are bit-equal to the first run's, no second one is needed: there is no difference to explain.
         """

@@ -89,17 +89,18 @@ class FunctionsSession(StageSession):
             self._kept = KeptLists()
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call ``stage_backward``; outputs and gradients are passed in the structure of the stage's."""
+        """Return the input gradients of ``stage_backward``, called with values in the stage's structure."""
         args, outputs = self._forwards.pop(mb)
         roots = outputs if self._spec.loss_fn else as_tuple(outputs)
         names = ("outputs", "output gradients", "inputs")
         return _entries(self._call(FULL, names, roots, output_grads, list(args)), args, FULL)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; store its result for W.
+        """Return the input gradients of ``stage_backward_input``, called with flat tuples; store its context for W.
 
-        Outputs that need no gradient are among them, with None for theirs. Values that are not tensors are skipped:
-        torch 2.13's ``PipelineStage`` accepts no such output. Freed outputs are represented by edges and None.
+        torch's runtime passes flat tuples too. Outputs that need no gradient are among them, with None for theirs.
+        Values that are not tensors are skipped: torch 2.13's ``PipelineStage`` accepts no such output. Freed outputs
+        are represented by edges and None.
         """
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
@@ -124,7 +125,7 @@ class FunctionsSession(StageSession):
         self._forwards[mb] = args, let_go(outputs, unsent)
 
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
-        """Call ``stage_backward_weight`` with this micro-batch's context; free it unless W will be repeated."""
+        """Return the result of ``stage_backward_weight`` with this micro-batch's context; free it unless W repeats."""
         if mb not in self._contexts:
             msg = f"W of micro-batch {mb} has no param_groups, because its I did not run"
             raise UnsupportedError(msg)
@@ -150,7 +151,7 @@ class FunctionsSession(StageSession):
         self._contexts.clear()
 
     def _call(self, name: str, names: tuple[str, ...], *given: Any, **options: Any) -> Any:
-        """Call a function with its arguments, by ``names``: in the caller's lists if that keeps them."""
+        """Return the result of a function called by argument ``names``, in the caller's lists if that keeps them."""
         if not self._spec.kept_lists:
             return called(self._function(name), *given, **options)
         result = called(self._function(name), *self._kept.of(names, given), **options)
@@ -165,7 +166,7 @@ class FunctionsSession(StageSession):
 
 
 def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call the implementation's code, or code run in its name: errors in here are not the adapter's."""
+    """Return the result of the implementation's code, or of code run in its name: its errors are not the adapter's."""
     return function(*args, **options)
 
 

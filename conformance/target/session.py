@@ -30,7 +30,7 @@ class StageSession:
         return dict(self._module.named_parameters())
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss if the spec has one."""
+        """Return the stage's outputs; also compute the loss if the spec has one."""
         outputs = self._stage(*args)
         if self._spec.loss_fn is None:
             self._forwards[mb] = args, outputs
