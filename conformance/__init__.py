@@ -1,6 +1,6 @@
-"""gradconform: the conformance kit for stage backward.
+"""The public names of gradconform, the conformance kit for stage backward.
 
-Importing it imports neither torch nor hypothesis: public names are loaded when they are first used.
+The import loads neither torch nor hypothesis: each public name is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used (PEP 562)."""
+    """Return a public name, loaded at its first use (PEP 562)."""
     for home, names in _HOME.items():
         if name in names:
             return getattr(importlib.import_module(home), name)
@@ -94,5 +94,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
+    """Return the public names, loaded or not."""
     return sorted({*globals(), *__all__})

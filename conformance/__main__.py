@@ -1,4 +1,4 @@
-"""``python -m gradconform`` is the command ``gradconform``."""
+"""Run the command ``gradconform`` as ``python -m gradconform``."""
 
 import sys
 

@@ -1,9 +1,9 @@
-"""The rule of the mean: whether gradients are off in one direction over many draws, or wider spread than by rounding.
+"""The rule of the mean: finds gradients biased over many draws, or with errors wider than rounding.
 
-Rounding to the nearest errs as often up as down, so that over many elements and many draws it cancels (Higham and Mary,
-A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019); a wrong factor does not. What
-is held against each other are slopes of regressions through the origin, of a gradient on that of reference64, one per
-draw. The section "How a mean is judged" of docs/contract.md has the rule; its floors come from tolerances.toml.
+Rounding to nearest errs as often up as down, so it cancels over many elements and many draws. A wrong factor does not
+cancel. (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019.) The
+rule compares slopes of regressions through the origin, of a gradient on that of reference64, one per draw. The section
+"How a mean is judged" of docs/contract.md has the rule; its floors come from tolerances.toml.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from torch import Tensor
 from .results import Sort
 from .tolerance import mean_floor
 
-#: How often at most a right implementation is accused of one series: a bound, far above what is to be expected.
+#: The upper bound on the probability that a correct implementation fails in one series; the expected rate is far lower.
 CHANCE = 1e-7
 
-#: What the sum of the shifts may be, as a part of the root of the sum of their squares. Where each may as well have had
-#: the other sign, it is larger with a probability of 2 exp(-STEADY**2 / 2) at most, whatever else they are distributed
-#: like (Efron, Student's t-test under symmetry conditions, JASA 64, 1969): the bound asks for no normal distribution.
+#: The largest sum of the shifts, as a multiple of the root of the sum of their squares. If each shift is as likely to
+#: have the other sign, the sum is larger with a probability of at most 2 exp(-STEADY**2 / 2), whatever their
+#: distribution (Efron, Student's t-test under symmetry conditions, JASA 64, 1969). The bound does not assume a normal
+#: distribution.
 STEADY = math.sqrt(2.0 * math.log(2.0 / CHANCE))
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far gradients of one draw are from the references, as parts of their size.
+    """The errors of the gradients of one draw, relative to the reference gradients.
 
-    ``shift`` is by how much the slope of ``g`` on ``g64`` is above that of plain autograd's gradient, ``slope`` by how
-    much that one is above 1; ``square`` and ``oracle_square`` are mean squared errors, divided by the mean square of
-    ``g64``. ``weight`` is how many elements of one size would tell as much (Kish's effective number).
+    ``shift`` is the slope of ``g`` on ``g64`` minus the slope of plain autograd's gradient; ``slope`` is the latter
+    minus 1. ``square`` and ``oracle_square`` are mean squared errors, divided by the mean square of ``g64``. ``weight``
+    is Kish's effective number: how many elements of one size give the same information.
     """
 
     weight: float
@@ -45,7 +46,7 @@ class Errors:
 
     @classmethod
     def of(cls, got: Tensor, oracle: Tensor, reference: Tensor) -> Errors | None:
-        """Return those of tensors of one shape; None of what is not finite, or all zeros."""
+        """Return the errors of tensors of one shape; None if they are not finite or all zeros."""
         got, oracle, reference = (one.detach().cpu().double() for one in (got, oracle, reference))
         size = float(reference.square().sum())
         own, plain = got - reference, oracle - reference
@@ -62,7 +63,7 @@ class Errors:
 
     @classmethod
     def together(cls, several: Sequence[Errors]) -> Errors:
-        """Return those of several gradients of one draw, each by its weight."""
+        """Return the combined errors of several gradients of one draw, each with its weight."""
         total = sum(one.weight for one in several)
         names = ("shift", "slope", "square", "oracle_square")
         means = (sum(one.weight * getattr(one, name) for one in several) / total for name in names)
@@ -70,11 +71,11 @@ class Errors:
 
 
 def judge_shift(draws: int, errors: Sequence[Errors], dtype: torch.dtype) -> tuple[float, float, float]:
-    """Return the mean shift, its bound, and the headroom, which is above 1 where the shift is a bias.
+    """Return the mean shift, its bound and the error/bound ratio; a ratio above 1 means a bias.
 
     ``errors`` are those of the draws that were not bit-equal to plain autograd's; the shift of the others is 0. A shift
-    is a bias where it is steady, above the floor, and leads away from reference64, in slope or in mean square: what
-    rounds less than plain autograd may undo a bias that plain autograd has.
+    is a bias if it is steady, above the floor, and leads away from reference64, in slope or in mean square. An
+    implementation that rounds less than plain autograd may undo a bias of plain autograd.
     """
     shift = sum(one.shift for one in errors) / draws
     steady = STEADY * math.sqrt(sum(one.shift**2 for one in errors)) / draws
@@ -86,9 +87,9 @@ def judge_shift(draws: int, errors: Sequence[Errors], dtype: torch.dtype) -> tup
 
 
 def judge_spread(draws: int, errors: Sequence[Errors], dtype: torch.dtype) -> tuple[float, float, float]:
-    """Return the root mean squared error over all draws, its bound, and the headroom.
+    """Return the root mean squared error over all draws, its bound and the error/bound ratio.
 
-    An implementation may err twice as far as plain autograd, and by a floor in units of eps beside.
+    An implementation may err twice as far as plain autograd, plus a floor in units of eps.
     """
     error = math.sqrt(sum(one.square for one in errors) / draws)
     plain = math.sqrt(sum(one.oracle_square for one in errors) / draws)
@@ -97,7 +98,7 @@ def judge_spread(draws: int, errors: Sequence[Errors], dtype: torch.dtype) -> tu
 
 
 def settled(draws: int, equal: int) -> bool:
-    """Tell whether no series of ``draws`` can be steady any more, ``equal`` of them being bit-equal to autograd's."""
+    """Return whether no series of ``draws`` can become steady, if ``equal`` of them are bit-equal to autograd's."""
     return draws - equal <= STEADY**2
 
 
@@ -108,7 +109,7 @@ def _ratio(one: float, other: float) -> float:
 
 
 def in_series(draws: Iterable[Iterable[tuple[Sort, str, Errors]]]) -> dict[tuple[Sort, str], list[Errors]]:
-    """Return the errors of every tensor over all draws, by what sort of tensor it is and its name."""
+    """Return the errors of every tensor over all draws, by the tensor's sort and name."""
     found: dict[tuple[Sort, str], list[Errors]] = {}
     for draw in draws:
         for sort, where, errors in draw:

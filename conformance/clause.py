@@ -1,4 +1,4 @@
-"""What a check asks, whatever tries it, and the one way from what was seen to a result."""
+"""The requirement of a check, and the conversion of findings into a result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ J = TypeVar("J", bound=Callable[..., object])
 
 
 class Seen(Protocol):
-    """One wrong thing: its kind, a line of a message as text, and its values in a report."""
+    """One deviation: its kind, a message line as text, and its values in a report."""
 
     @property
     def kind(self) -> str:
-        """What is wrong."""
+        """The kind of the deviation."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values."""
@@ -26,12 +26,12 @@ class Seen(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """One requirement: a sentence with its level, and ``why``, what goes wrong in practice without it.
+    """One requirement: a sentence with its level, and ``why``, the practical failure that it prevents.
 
     ``core`` says that no claim can withhold it.
 
-    What tries it stands with it: the trials of a check of the contract, a pipeline's schedule, or, in a mapping of
-    clauses, a function that is called with what is judged.
+    Subclasses add how it is tried: the trials of a contract check or a pipeline's schedule. In a mapping of clauses,
+    each is paired with a function that is called with the judged object.
     """
 
     id: str
@@ -42,23 +42,23 @@ class Clause:
 
     @classmethod
     def of(cls, name: str, judge: Callable[..., object], **words: object) -> Clause:
-        """Return the clause with this id that the docstring of what judges it says; ``words`` are filled in."""
+        """Return the clause with this id from the docstring of its judge; ``words`` fill its placeholders."""
         requirement, *why = (part.format(**words) for part in paragraphs(judge))
         level: Level = "SHOULD" if "SHOULD" in requirement else "MUST"
         return Clause(id=name, level=level, requirement=requirement, why=" ".join(why))
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """The programs that try it, one per trial; none where there are no trials."""
+        """The programs that try it, one per trial; empty without trials."""
         return ()
 
     @property
     def tried(self) -> str:
-        """What it is tried by, as the first line of a message; empty where the requirement says all."""
+        """How it is tried, as the first line of a message; empty if the requirement says all."""
         return ""
 
     def result(self, device: str, dtype: str, findings: Sequence[Seen] = (), **values: Any) -> Result:
-        """Return the result on a device and dtype: passed, or failed by ``findings``; ``values`` are fields of it."""
+        """Return the result on a device and dtype: passed, or failed by ``findings``; ``values`` set further fields."""
         lines = [self.tried, *map(str, findings)] if findings else []
         told = {
             "level": self.level,
@@ -72,12 +72,12 @@ class Clause:
 
 
 def paragraphs(said: Callable[..., object]) -> list[str]:
-    """Return the paragraphs of a docstring, each as one line: the requirement, then why it is one."""
+    """Return the paragraphs of a docstring, each as one line: the requirement, then its reason."""
     return [" ".join(part.split()) for part in (inspect.getdoc(said) or "").split("\n\n")]
 
 
 def register(checks: dict[Clause, J], name: str) -> Callable[[J], J]:
-    """Add what is decorated to ``checks``, under the clause with this id that its docstring says."""
+    """Add the decorated function to ``checks``, under the clause with this id from its docstring."""
 
     def added(judge: J) -> J:
         checks[Clause.of(name, judge)] = judge

@@ -1,4 +1,4 @@
-"""How much of the contract a run judged, and whether it is enough for a verdict: one rule for all that is left out."""
+"""The extent of a run: how much of the contract it judged, and whether that is enough for a verdict."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Literal, Protocol
 
 from .adapter import is_option
 
-#: The ways of a backward pass that a target has or has not: each brings checks of its own.
+#: The kinds of backward pass that a target may support; each adds its own checks.
 WAYS = ("full", "split")
 
-#: The share of an area, and of all checks, that may be left unjudged on one device and dtype.
+#: The share of an area, and of all checks, that may be unjudged on one device and dtype.
 AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
 
-#: The kind of an unsupported result on what was left out because a list of operations says so.
+#: The kind of an unsupported result that was skipped because a list of operations says so.
 WITHHELD = "withheld"
 
-#: The kind of an unsupported result of an oracle that has nothing to compare, such as rows: nothing is missing.
+#: The kind of an unsupported result of an oracle that has nothing to compare, such as rows: no capability is missing.
 NOTHING = "nothing"
 
 #: The kind of an unsupported result where the target raised :class:`~gradconform.adapter.UnsupportedError`.
@@ -31,11 +31,11 @@ _PASSED = {"passed", "unexpectedly_passed"}
 
 
 class Judged(Protocol):
-    """What is read of a result."""
+    """The fields of a result that the rule reads."""
 
     @property
     def check(self) -> str:
-        """The id."""
+        """The id of the check."""
 
     @property
     def level(self) -> str:
@@ -43,23 +43,23 @@ class Judged(Protocol):
 
     @property
     def device(self) -> str:
-        """Where."""
+        """The device."""
 
     @property
     def dtype(self) -> str:
-        """In what."""
+        """The dtype."""
 
     @property
     def status(self) -> str:
-        """What came of it."""
+        """The status."""
 
     @property
     def kind(self) -> str | None:
-        """Whose doing that was."""
+        """The kind: who caused the status."""
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
-        """The capabilities that it needs and the target does not claim."""
+        """The required capabilities that the target does not claim."""
 
     @property
     def core(self) -> bool:
@@ -68,10 +68,10 @@ class Judged(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """One reason why what was judged is too little, on one device and dtype.
+    """One reason why too little was judged on one device and dtype.
 
-    ``core``: ``checks`` of the core that did not pass. ``area``: no MUST of ``area`` passed. ``share``: of the ``of``
-    checks of ``area``, or of all where it is empty, ``count`` are unsupported.
+    ``core``: ``checks`` of the core did not pass. ``area``: no MUST of ``area`` passed. ``share``: ``count`` of the
+    ``of`` checks of ``area`` are unsupported; an empty ``area`` means all checks.
     """
 
     kind: Literal["core", "area", "share"]
@@ -82,7 +82,7 @@ class Lack:
     of: int = 0
 
     def __str__(self) -> str:
-        """Say it."""
+        """Return the reason in words."""
         if self.kind == "core":
             return f"core checks did not pass on {self.place}: {', '.join(self.checks)}"
         if self.kind == "area":
@@ -96,10 +96,11 @@ class Lack:
 class Extent:
     """How much of the contract was judged.
 
-    ``ways`` are those that the target has, ``options`` counts the checks of these ways for what it need not have, such
-    as a weight context in torch's own form, and ``asked`` the other checks of these ways. ``withheld`` counts those of
-    them that are unsupported by the claim that is not made (a check that needs two counts for both), ``refused`` those
-    that the target refused without withholding a claim, ``impossible`` those that plain autograd cannot do there.
+    ``ways`` are the kinds of backward that the target supports. ``options`` counts the checks of these ways for
+    optional features, such as a weight context in torch's own form; ``asked`` counts the other checks of these ways.
+    ``withheld`` counts those of them that are unsupported, by the missing claim; a check that needs two claims counts
+    for both. ``refused`` counts those that the target refused without withholding a claim. ``impossible`` counts those
+    that plain autograd cannot do there.
     """
 
     ways: tuple[str, ...]
@@ -112,12 +113,12 @@ class Extent:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the contract was judged."""
+        """Whether the whole contract was judged."""
         return self.ways == WAYS and not (self.withheld or self.refused or self.impossible)
 
     @property
     def left_out(self) -> str:
-        """What was not judged and why, in words that follow a number of checks; empty where all was."""
+        """The unjudged checks and the reason, in words that follow a number of checks; empty if all were judged."""
         missing = [way for way in WAYS if way not in self.ways]
         told = [f"{' and '.join(missing)} backward not tested"] if missing else []
         if self.options:
@@ -131,7 +132,7 @@ class Extent:
         return "".join(f"; {words}" for words in told)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the extent as JSON values."""
         lacks = [{**asdict(lack), "checks": list(lack.checks)} for lack in self.lacks]
         return {**asdict(self), "ways": list(self.ways), "lacks": lacks}
 
@@ -156,7 +157,7 @@ def extent(results: Sequence[Judged]) -> Extent:
 
 
 def impossible_shares(results: Sequence[Judged]) -> tuple[Lack, ...]:
-    """Return where plain autograd could do, or was let do, too little: the rule for what is no run of the contract."""
+    """Return where plain autograd could do, or was allowed to do, too little, for runs outside the contract."""
     return tuple(_shares(results, [result for result in results if _impossible(result)]))
 
 
@@ -165,7 +166,7 @@ def _impossible(result: Judged) -> bool:
 
 
 def _of_core(asked: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:
-    """Yield, per place, the core's checks that did not pass; where the target has no way at all, all of them."""
+    """Yield, per device and dtype, the core's checks that did not pass; all of them if the target supports no way."""
     core: dict[str, list[Judged]] = {_place(result): [] for result in results if result.core}
     for result in asked:
         if result.core:
@@ -185,7 +186,7 @@ def _of_areas(asked: Iterable[Judged]) -> Iterator[Lack]:
 
 
 def _shares(results: Iterable[Judged], unsupported: Iterable[Judged]) -> Iterator[Lack]:
-    """Yield where too large a share of ``results`` is among the ``unsupported``."""
+    """Yield the areas in which too large a share of ``results`` is among the ``unsupported``."""
     counts, lost = (
         Counter((_place(result), area) for result in some for area in ("", _area(result)))
         for some in (results, unsupported)

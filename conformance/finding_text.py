@@ -1,4 +1,4 @@
-"""What a finding says, in words, of the values that a report holds of it."""
+"""Describes findings in words, from the values that a report holds of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\[[-\d., ]*\]")
 
 
 def finding_line(finding: Mapping[str, Any]) -> str:
-    """Return the line of a message on one finding, given as JSON values."""
+    """Return the message line of one finding, given as JSON values."""
     place = f"{finding['where']}, after {finding['action']}" if finding["action"] else finding["where"]
     why = f"; likely cause: {finding['cause']['text']}" if finding["cause"] else ""
     needs = needed([finding])
@@ -18,14 +18,14 @@ def finding_line(finding: Mapping[str, Any]) -> str:
 
 
 def needed(findings: Iterable[Mapping[str, Any]]) -> str:
-    """Return which values of planned rows each of some findings needs, of those at which anybody has looked."""
+    """Return the values of planned rows that each of some findings needs, of the values that were examined."""
     told = [dict(finding["needs"]) for finding in findings if finding.get("needs") is not None]
     shared = (item for item in (told[0] if told else {}).items() if all(item in needs.items() for needs in told))
     return ", ".join(f"{name}={word}" for name, word in shared)
 
 
 def named(sort: str, where: str) -> str:
-    """Return in words what sort of tensor a finding is about; its own name differs from stage to stage."""
+    """Return in words what sort of tensor a finding is about; its name differs from stage to stage."""
     if sort == "thing":
         return where
     article = "the" if sort.startswith(".") else "an" if sort[0] in "aeiou" else "a"
@@ -38,12 +38,12 @@ def letter_of(action: str) -> str:
 
 
 def numberless(text: str) -> str:
-    """Return a text with its numbers left open: what was raised twice for one reason differs in them at most."""
+    """Return a text without its numbers: two messages raised for one reason differ only in them."""
     return _NUMBER.sub("n", text)
 
 
 def alike(finding: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what findings of one cause have in common: B and I are twins, and of what was raised no number counts."""
+    """Return the common values of findings of one cause: B equals I, and numbers in messages are ignored."""
     letter = letter_of(str(finding["action"]))
     return (
         str(finding["kind"]),

@@ -1,7 +1,7 @@
-"""A file that somebody named: opened without waiting, read no further than what it can be, and replaced whole.
+"""Reads and replaces a file that the user named: never blocks, limits the size, and writes it whole.
 
-A pipe that nobody writes to holds up whoever opens it, and a device such as ``/dev/zero`` has no end. Both are refused,
-as ``OSError``, like a file that is not there.
+Opening a pipe without a writer blocks, and a device such as ``/dev/zero`` has no end. Both raise ``OSError``, like a
+file that does not exist.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import BinaryIO
 
 _CHUNK = 1 << 20
 
-#: What no report, record file or bundle of a run has more of, in bytes: a report of 5,000 results has about 5 MB.
+#: The largest size of a report, record file or bundle of a run, in bytes: a report of 5,000 results has about 5 MB.
 LARGEST_REPORT = 64 * 2**20
-#: What none of their texts reaches, in bytes; the kit shortens what a target raises.
+#: The limit for each text in them, in bytes; the kit shortens the messages that a target raises.
 LONGEST_TEXT = 2**20
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Tell whether an ordinary file is there: none is under a name that the system refuses, as one that is too long."""
+    """Return whether ``path`` is an ordinary file; False if the system refuses it, such as a name that is too long."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -32,13 +32,13 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 
 
 def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
-    """Return the ordinary file at ``path``, open for reading; with ``pipe`` also what a shell hands over as a file.
+    """Return the ordinary file at ``path``, open for reading; with ``pipe`` also a pipe that a shell passes as a file.
 
-    Raises ``OSError`` for anything else, as for what is not there, and ``ValueError`` for a path that cannot be one.
+    Raises ``OSError`` for anything else or a missing file, and ``ValueError`` for an invalid path.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(file).st_mode
-    # A pipe of the shell is no name in any folder: its writer is there.
+    # A pipe of the shell has no name in any folder: its writer exists.
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode) and not Path(path).resolve().exists())):
         os.close(file)
         if stat.S_ISDIR(mode):
@@ -49,9 +49,9 @@ def opened(path: str | os.PathLike[str], *, pipe: bool = False) -> BinaryIO:
 
 
 def content(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return what the file at ``path`` holds, ``most`` bytes of it.
+    """Return the content of the file at ``path``, at most ``most`` bytes.
 
-    Raises ``OSError`` where there is more, and as :func:`opened`.
+    Raises ``OSError`` if the file is larger, and the errors of :func:`opened`.
     """
     with opened(path, pipe=True) as file:
         found = file.read(most + 1)
@@ -70,9 +70,9 @@ def sha256(path: str | os.PathLike[str]) -> str:
 
 
 def line_of_long_text(held: bytes) -> int | None:
-    """Return the number of the line of JSON where a text of :data:`LONGEST_TEXT` bytes begins, None where none does.
+    """Return the number of the JSON line where a text of :data:`LONGEST_TEXT` bytes begins, None without one.
 
-    One with quotation marks in it may be longer, by no more than what the file has.
+    A text that contains quotation marks may be longer, at most by the size of the file.
     """
     begins = 0
     while len(held) - begins >= LONGEST_TEXT:
@@ -84,12 +84,12 @@ def line_of_long_text(held: bytes) -> int | None:
 
 
 def replace_file(path: str, content: str | bytes) -> None:
-    """Write ``content`` beside ``path`` and move it there, so that a reader never sees half a file."""
+    """Write ``content`` to a temporary file next to ``path`` and move it there, so no reader sees a partial file."""
     replace_files({path: content})
 
 
 def replace_files(contents: Mapping[str, str | bytes]) -> None:
-    """Write each content beside its path, and move them there once all are written: all of them, or none."""
+    """Write each content next to its path, and move them there once all are written: all of them, or none."""
     written: list[tuple[Path, Path]] = []
     try:
         for path, content in contents.items():

@@ -1,4 +1,4 @@
-"""The kit's own files: a hash of each, whether they are as they were installed, and the folder of its caches."""
+"""The kit's own files: a hash of each, a check that they are as installed, and the folder of its caches."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pathlib import Path
 _TOP = "gradconform"
 #: Seconds after which a file in the folder for caches is removed: 30 days.
 _OLD = 30 * 24 * 3600.0
-#: Folders that an editable install keeps beside the package's own.
+#: Folders that an editable install keeps next to the package's own.
 _BESIDE = ("bench", "fixtures", "plugins", "reference")
 _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
 
 
 def cache_folder() -> Path:
-    """Return the kit's folder in the user's folder for caches; it need not exist."""
+    """Return the kit's folder in the user's cache folder; it may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _TOP
 
 
 def remove_old(folder: Path) -> None:
-    """Remove the files of a cache that nobody has written for 30 days: those of kits and torches that nobody uses."""
+    """Remove the cache files that were not written for 30 days: those of unused kit and torch versions."""
     for file in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > _OLD:
@@ -36,15 +36,15 @@ def remove_old(folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def kit_files() -> Mapping[str, str]:
-    """Return the SHA-256 of each file of the kit, by its path as installed; the same for each way of installing."""
+    """Return the SHA-256 of each file of the kit by installed path; it is the same for every kind of install."""
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(_found())}
 
 
 def kit_sha256(files: Mapping[str, str] | None = None) -> str:
-    """Return one SHA-256 for all files: of the lines ``path hash``, sorted."""
+    """Return one SHA-256 for all files: the hash of the lines ``path hash``, sorted."""
     given = kit_files() if files is None else files
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(given.items()))
-    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()  # a bundle's may be any text
+    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()  # paths from a bundle may be any text
 
 
 def _found() -> Iterator[tuple[str, Path]]:
@@ -57,9 +57,9 @@ def _found() -> Iterator[tuple[str, Path]]:
 
 
 def altered_since_installation() -> list[str] | None:
-    """Return the kit's files that are not as the installer recorded them; None where it recorded none of them.
+    """Return the kit's files that differ from the installer's record; None if it recorded none of them.
 
-    An editable install records nothing of the sources.
+    An editable install has no record of the sources.
     """
     recorded = {
         str(file): file.hash.value
@@ -77,5 +77,5 @@ def _is_source(name: str) -> bool:
 
 
 def _as_recorded(digest: str) -> str:
-    """Return a digest as RECORD files have it."""
+    """Return a digest in the form of RECORD files."""
     return base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()

@@ -1,4 +1,4 @@
-"""What a user names: profiles, seeds, counts and percentages, and what is told of a name that does not exist.
+"""The names that a user gives: profiles, seeds, counts and percentages, and the errors for unknown ones.
 
 Nothing here imports torch.
 """
@@ -21,37 +21,38 @@ if TYPE_CHECKING:
 Profile = Literal["quick", "standard", "full"]
 Named = TypeVar("Named", bound=str)
 
-#: From the smallest profile to the largest; each holds all checks of those before it.
+#: From the smallest profile to the largest; each includes all checks of the smaller ones.
 PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
 
-#: Up to which size blocks of models are tried.
+#: The largest sizes at which blocks of models are tried.
 Sizes = Literal["small", "large", "full"]
 
 SIZES: tuple[Sizes, ...] = ("small", "large", "full")
 
-#: Those of whole training steps.
+#: The sizes of whole training steps.
 STEP_PROFILES = PROFILES[:2]
 
-#: Of a larger seed torch's generator of the CPU reads the lower 32 bits alone, so two of them would draw the same.
+#: The largest seed: torch's CPU generator reads only the lower 32 bits of a larger one, so two seeds would draw the
+#: same.
 LARGEST_SEED = 2**32 - 1
 
 _WHOLE = 100.0
 
 
 class SelectionError(UsageError):
-    """Something was named that does not exist or cannot be used: a check, a profile, a device or a dtype."""
+    """A named check, profile, device or dtype does not exist or cannot be used."""
 
 
 class UnusableDeviceError(SelectionError):
-    """A device, or a dtype on it, was asked for by name and cannot be used here; the message quotes what failed."""
+    """A device, or a dtype on it, was named and cannot be used here; the message quotes the error."""
 
     exit_code = EXIT_ENVIRONMENT
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """Return the names nearest to ``name``, for an error message; all of them where none is near.
+    """Return the known names nearest to ``name``, for an error message; all of them if none is near.
 
-    A name that holds what was typed is nearer than one that is spelled alike: of a long id a user has a part.
+    A name that contains the typed text is nearer than one with a similar spelling: users often type part of a long id.
     """
     names = sorted(known)
     part = name.strip("*?.")
@@ -60,12 +61,12 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def profile_named(name: object) -> Profile:
-    """Return the profile; raise :class:`SelectionError` for one that does not exist."""
+    """Return the profile; raise :class:`SelectionError` for an unknown one."""
     return _one_of(PROFILES, "profile", name)
 
 
 def sizes_named(name: object) -> Sizes:
-    """Return up to which size blocks are tried; raise :class:`SelectionError` for what is none of :data:`SIZES`."""
+    """Return the largest size of blocks to try; raise :class:`SelectionError` if not in :data:`SIZES`."""
     return _one_of(SIZES, "sizes", name)
 
 
@@ -80,7 +81,7 @@ def _one_of(known: Sequence[Named], word: str, name: object) -> Named:
 
 
 def seed_named(seed: Any) -> int:
-    """Return the seed; raise :class:`SelectionError` for what no generator takes."""
+    """Return the seed; raise :class:`SelectionError` for a value that a generator does not accept."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
         msg = f"seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}"
         raise SelectionError(msg)
@@ -88,7 +89,7 @@ def seed_named(seed: Any) -> int:
 
 
 def seed_read(text: str) -> int:
-    """Return the seed that ``text`` spells; raise :class:`SelectionError` where it spells none."""
+    """Return the seed in ``text``; raise :class:`SelectionError` if it contains none."""
     if not text.isascii() or not text.isdigit() or int(text) > LARGEST_SEED:
         msg = f"expected an integer from 0 to {LARGEST_SEED}, got {text!r}"
         raise SelectionError(msg)
@@ -96,7 +97,7 @@ def seed_read(text: str) -> int:
 
 
 def max_crashes_named(max_crashes: Any) -> int:
-    """Return how many checks may end their process; raise :class:`SelectionError` for what is no count from 1."""
+    """Return how many checks may end their process; raise :class:`SelectionError` if it is not a count from 1."""
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
         msg = f"max_crashes: expected a whole number of at least 1, got {max_crashes!r}"
         raise SelectionError(msg)
@@ -104,7 +105,7 @@ def max_crashes_named(max_crashes: Any) -> int:
 
 
 def count_read(text: str) -> int:
-    """Return the count from 1 that ``text`` spells; raise :class:`SelectionError` where it spells none."""
+    """Return the count from 1 in ``text``; raise :class:`SelectionError` if it contains none."""
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         msg = f"expected a whole number of at least 1, got {text!r}"
         raise SelectionError(msg)
@@ -115,7 +116,7 @@ _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 
 
 def switch_read(given: object) -> bool:
-    """Return whether a word or a value is on; raise :class:`SelectionError` for one that is neither on nor off."""
+    """Return whether a word or a value means on; raise :class:`SelectionError` if it is neither on nor off."""
     word = str(given).lower()
     if word not in _SWITCHES:
         msg = f"expected one of {', '.join(_SWITCHES)}, got {given!r}"
@@ -124,7 +125,7 @@ def switch_read(given: object) -> bool:
 
 
 def percentage_named(given: float | str) -> float:
-    """Return the percentage; raise :class:`SelectionError` for what is none from 0 to 100."""
+    """Return the percentage; raise :class:`SelectionError` if it is not from 0 to 100."""
     try:
         found = float(given)
     except ValueError:
@@ -137,7 +138,7 @@ def percentage_named(given: float | str) -> float:
 
 @contextlib.contextmanager
 def current_folder_first() -> Iterator[None]:
-    """Let a target be imported from the current folder, as ``python -m`` does; a console script does not."""
+    """Allow importing a target from the current folder, as ``python -m`` does and a console script does not."""
     folder = os.getcwd()  # noqa: PTH109 (sys.path holds strings)
     sys.path.insert(0, folder)
     try:

@@ -1,7 +1,6 @@
-"""The words of a run's options, names and defaults, read wherever options are shown; nothing here imports much.
+"""The names, help words and defaults of a run's options; this module imports little.
 
-pytest reads them at every start, whether anybody asks for a run or not: what is done with an option is in
-:mod:`gradconform.run.options`.
+pytest reads them at every start, also without a run. The use of each option is in :mod:`gradconform.run.options`.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from typing import Any, Literal
 
 from .version import CONTRACT_VERSION
 
-#: ``several`` are names, which commas may separate; ``paths`` are files, in whose names a comma is one.
+#: ``several`` are names, which commas may separate; ``paths`` are files, whose names may contain a comma.
 Kind = Literal["text", "several", "paths", "switch"]
 
-#: What all values are drawn from where no seed is named.
+#: The seed of all values if no seed is named.
 DEFAULT_SEED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionWords:
-    """One option under its names. ``unset`` tells what an empty default comes to."""
+    """One option under its names. ``unset`` describes an empty default."""
 
     name: str
     help: str
@@ -32,7 +31,7 @@ class OptionWords:
     word: str = ""
 
     def __post_init__(self) -> None:
-        """Take the word of the command line from the name, where it has no other."""
+        """Derive the command-line name from the name if none is set."""
         object.__setattr__(self, "word", self.word or self.name.replace("_", "-"))
 
     @property
@@ -42,7 +41,7 @@ class OptionWords:
 
     @property
     def shown(self) -> str:
-        """The default, as help shows it."""
+        """The default as shown in help."""
         if self.kind == "switch":
             return "off"
         return (" ".join(self.default) if isinstance(self.default, tuple) else str(self.default or "")) or self.unset

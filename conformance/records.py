@@ -1,17 +1,16 @@
-"""A run as a stream of records, one JSON object a line: what survives a crash, and what goes from worker to parent.
+"""A run as a stream of records, one JSON object per line: it survives a crash, and workers send it to the parent.
 
 ===========  ============================================================================================
-record       what it says
+record       meaning
 ===========  ============================================================================================
-``run``      the first line: what is judged, how and where, and every item that is planned (:class:`Header`)
-``started``  an item begins: check, device, dtype, and the level, requirement and such that its result will have
+``run``      the first line: the target, options and devices, and every planned item (:class:`Header`)
+``started``  an item begins: check, device, dtype, and the known fields of its result, such as level and requirement
 ``result``   the result of an item, as :meth:`gradconform.results.Result.to_dict` gives it
-``resumed``  another process goes on with the run; ``results`` counts what was there
-``end``      the last line, of a run that has a result for every planned item
+``resumed``  another process continues the run; ``results`` counts the results so far
+``end``      the last line, written if every planned item has a result
 ===========  ============================================================================================
 
-A run that was killed has no ``end``, and its last line may be cut off. :mod:`gradconform.reading.recorded` reads all of
-this again.
+A killed run has no ``end``, and its last line may be cut off. :mod:`gradconform.reading.recorded` reads the records.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ SCHEMA_VERSION = 1
 
 Record = Mapping[str, Any]
 
-#: What of a result is known before its check is run.
+#: The fields of a result that are known before its check runs.
 _STARTED = (*Place._fields, "level", "requirement", "core", "unclaimed")
 
 
 class RecordsError(UsageError):
-    """A file of records that cannot be read, or cannot be written to; ``exit_code`` is what the command ends with."""
+    """A record file cannot be read or written; ``exit_code`` is the exit code of the command."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
-        """Keep both."""
+        """Create the error with its message and exit code."""
         super().__init__(message)
         self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a run is, before anything has run.
+    """The description of a run before anything has run.
 
-    ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan.
-    ``measured`` is what was measured for the plan, as JSON values: no other process of the run measures it again.
-    ``files`` holds the SHA-256 of each file that the run loads by path; it is empty in records of an older kit.
+    ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan. ``measured``
+    holds the measurements for the plan as JSON values, so no other process of the run measures them again. ``files``
+    holds the SHA-256 of each file that the run loads by path; it is empty in records of an older kit.
     """
 
     report: Mapping[str, Any]
@@ -68,7 +67,7 @@ class Header:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """What stays while a run goes on: not when it was begun, nor whether the target's repository has changes."""
+        """The values that stay fixed while a run continues, without start time and repository changes."""
         fixed = {name: value for name, value in self.report.items() if name != "made"}
         target = fixed.get("target")
         if isinstance(target, Mapping):
@@ -76,7 +75,7 @@ class Header:
         return fixed
 
     def report_of(self, results: Mapping[Place, Result]) -> Report:
-        """Return the report that holds ``results``, in the order of the plan."""
+        """Return the report with ``results``, in the order of the plan."""
         start = {**self.report, "extra": tuple(self.report.get("extra", ()))}
         return Report(**start, results=[results[place] for place in self.places if place in results])
 
@@ -95,7 +94,7 @@ class Header:
 
     @classmethod
     def from_record(cls, record: Record) -> Header:
-        """Return the header that :meth:`to_record` gave; raise :class:`RecordsError` for what is none."""
+        """Return the header from :meth:`to_record`; raise :class:`RecordsError` for an invalid record."""
         if record.get("record") != "run" or record.get("schema") != SCHEMA:
             msg = f"expected a record 'run' of {SCHEMA}, got {beginning(record)}"
             raise RecordsError(msg)
@@ -123,17 +122,17 @@ class Header:
 def header_of(
     report: Report, places: tuple[Place, ...], measured: Mapping[str, Any], files: Mapping[str, str]
 ) -> Header:
-    """Return the header of the run that ``report`` is the empty report of, with what was ``measured`` for its plan.
+    """Return the header of the run whose empty report is ``report``, with what was ``measured`` for its plan.
 
     ``files`` are those that the run loads by path, each with its SHA-256.
     """
     start = {one.name: getattr(report, one.name) for one in fields(Report) if one.init and one.name != "results"}
-    # Through JSON: torch's version is a subclass of str, a tuple comes back as a list.
+    # Through JSON: torch's version is a subclass of str, and a tuple becomes a list.
     return Header(report=json.loads(json.dumps(start)), places=places, measured=measured, files=files)
 
 
 def differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the values that differ between nested mappings, each with both values, by dotted name."""
+    """Return the values that differ between nested mappings, both values by dotted name."""
     if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
         return {} if before == now else {name: (before, now)}
     found: dict[str, tuple[Any, Any]] = {}
@@ -143,20 +142,20 @@ def differing(before: Any, now: Any, name: str = "") -> dict[str, tuple[Any, Any
 
 
 def as_json(value: DataclassInstance) -> dict[str, Any]:
-    """Return the fields of a dataclass, and of those within it, as JSON values."""
+    """Return the fields of a dataclass, and of nested ones, as JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(value)))
     return values
 
 
 def tupled(values: Any) -> Any:
-    """Return JSON values with tuples in place of arrays, as frozen dataclasses hold them."""
+    """Return JSON values with tuples instead of arrays, as frozen dataclasses hold them."""
     if isinstance(values, Mapping):
         return {name: tupled(value) for name, value in values.items()}
     return tuple(map(tupled, values)) if isinstance(values, list) else values
 
 
 def started(begun: Result) -> dict[str, Any]:
-    """Return the record that an item begins, of its result as one that is ``not_run``."""
+    """Return the record that an item begins, with its result as ``not_run``."""
     values = begun.to_dict()
     return {"record": "started", **{name: values[name] for name in _STARTED}}
 
@@ -167,7 +166,7 @@ def finished(result: Result) -> dict[str, Any]:
 
 
 def as_result(record: Record) -> Result:
-    """Return the result in a record ``result``; raise :class:`RecordsError` where it holds none."""
+    """Return the result in a record ``result``; raise :class:`RecordsError` if it holds none."""
     try:
         result = Result.from_dict({name: value for name, value in record.items() if name != "record"})
         place_of(record)
@@ -178,12 +177,12 @@ def as_result(record: Record) -> Result:
 
 
 def place_of(record: Record) -> Place:
-    """Return where in a run the item of a record stands; raise ``TypeError`` where it does not say so by texts."""
+    """Return the place of a record's item in the run; raise ``TypeError`` if its fields are not texts."""
     return Place(*(_text(record.get(name)) for name in Place._fields))
 
 
 def as_line(record: Record) -> bytes:
-    """Return a record as its line, standard JSON in ASCII, so that no line break of a message can end it."""
+    """Return a record as one line of standard JSON in ASCII, so a line break in a message cannot end it."""
     return json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
@@ -195,5 +194,5 @@ def _text(value: object) -> str:
 
 
 def beginning(value: object) -> str:
-    """Return the beginning of what stands in a record, for a message."""
+    """Return the beginning of a record's value, for a message."""
     return repr(value)[:120]

@@ -1,4 +1,4 @@
-"""Results and the report: what a run says, in Python and as JSON."""
+"""Results and the report of a run, in Python and as JSON."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ STATUSES: tuple[Status, ...] = (
     "passed", "failed", "waived", "unexpectedly_passed", "unsupported", "not_run", "error",
 )  # fmt: skip
 
-#: What a report decides; :attr:`Report.verdict` says what each means.
+#: The possible verdicts; :attr:`Report.verdict` describes each.
 Verdict = Literal[
     "conforms", "conforms in part", "conforms with waivers", "conforms in part with waivers", "does not conform",
     "incomplete", "passed", "failed",
 ]  # fmt: skip
 
-#: What sort of tensor is named; ``thing`` is whatever else is named, by a name that says what it is.
+#: The sort of a named tensor; ``thing`` is anything else, whose name describes it.
 Sort = Literal[
     "input gradient", ".grad of an input", "parameter gradient", "output gradient", "output", "argument", "parameter",
     "buffer", "requires_grad flag", "entry of what W returns", "micro-batch", "module", "thing",
 ]  # fmt: skip
 
-#: How a check ends the process that it runs in: ``killed`` is what the system does where memory runs out.
+#: How a check ended its process; the system ends a process as ``killed`` if memory runs out.
 EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
 
 
@@ -56,7 +56,7 @@ class NonConformingError(AssertionError):
 
 
 class Place(NamedTuple):
-    """Where in a run a result stands: a check id, on a device, in a dtype."""
+    """The place of a result in a run: a check id, a device and a dtype."""
 
     check: str
     device: str
@@ -68,7 +68,7 @@ class Place(NamedTuple):
         return f"{self.check}[{self.device}-{self.dtype}]"
 
     def matches(self, check: str, device: str = "*", dtype: str = "*") -> bool:
-        """Tell whether the globs meet check, device and dtype."""
+        """Return whether the globs match check, device and dtype."""
         return all(map(fnmatchcase, self, (check, device, dtype)))
 
 
@@ -76,33 +76,37 @@ class Place(NamedTuple):
 class Result:
     """The verdict on one check, on one device and dtype.
 
-    ``headroom`` is the largest ratio of error to bound that was met (0 where everything was bit-equal to plain
-    autograd, above 1 where a value was wrong), None where no value was compared. ``kind`` is the kind of the first
-    finding, or of the error (``kit``, ``environment``, ``adapter``, ``device``); of what is unsupported it is
-    ``environment`` where plain autograd raised, and :data:`~gradconform.extent.WITHHELD` where a list leaves it out,
-    and ``gradconform.extent.NOTHING`` where an oracle has nothing to compare.
-    ``bit_equal`` says whether all values were those of plain autograd bit by bit, ``repeats_bit_equal`` whether the
-    repeats of a trial were those of the first; None where nothing was compared. ``findings`` holds every difference
-    with its numbers, ``programs`` what the check runs. ``waiver`` is the entry of the waiver file that expects a
-    failure of the check here, as JSON values. ``core`` says that no claim can withhold the check, ``unclaimed`` which
-    capabilities it needs that the target does not claim. ``exhausted`` is what was raised where memory was used up: for
-    the process that ran the check, and not written. ``ended`` is how the check ended its process, whoever is charged
-    with that, None where it did not.
+    ``headroom`` is the largest error/bound ratio: 0 if everything was bit-equal to plain autograd, above 1 if a value
+    was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or of the error (``kit``,
+    ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds: ``environment`` if plain
+    autograd raised, :data:`~gradconform.extent.WITHHELD` if a list excludes it, and ``gradconform.extent.NOTHING`` if
+    an oracle has nothing to compare.
 
-    With the right split in torch's runtime: ``as_it_is`` is the status of the check on torch as it is, ``of_runtime``
-    whether all that is wrong is wrong as well with plain autograd in the place of I and W, so that it is the runtime's.
+    ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
+    repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference
+    with its numbers, ``programs`` the programs of the check. ``waiver`` is the entry of the waiver file that expects a
+    failure of the check here, as JSON values. ``core`` says that no claim can withhold the check. ``unclaimed`` has the
+    required capabilities that the target does not claim.
 
-    Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device;
-    ``memory`` its peak there in bytes, plain autograd's, and plain autograd's with B in place of I and W
-    (``undeferred``), of the trial that takes most beside plain autograd; ``oracle_spread`` how far two runs of plain
-    autograd were apart, as a part of the largest element, None where they were bit-equal; ``imprecise`` by how many eps
-    of its dtype and scale each operation errs that is not wrong, None where none is imprecise.
+    ``exhausted`` is the error raised when memory ran out; it is for the process that ran the check, and not written.
+    ``ended`` is how the check ended its process, whatever the cause; None if it did not.
 
-    By an oracle that needs no second device: ``oracle`` says how many values were ``compared``, of which kernels or
-    samples (``tried``), and which were ``not_tried``, by the reason; None for any other check.
+    With the correct split in torch's runtime: ``as_it_is`` is the status of the check on unchanged torch.
+    ``of_runtime`` says whether every failure also occurs with plain autograd instead of I and W, so the runtime causes
+    it.
+
+    Off the CPU: ``off_device_share`` is the share of the implementation's operations that did not run on the device.
+    ``memory`` is its peak there in bytes, plain autograd's, and plain autograd's with B instead of I and W
+    (``undeferred``). It is for the trial with the largest excess over plain autograd. ``oracle_spread`` is the largest
+    difference between two runs of plain autograd, relative to the largest element; None if they were bit-equal.
+    ``imprecise`` is the error of each operation that is imprecise but not wrong, in eps of its dtype and scale; None if
+    none is imprecise.
+
+    For an oracle that needs no second device: ``oracle`` has the number of values ``compared``, the kernels or samples
+    ``tried``, and those ``not_tried``, by reason; None for any other check.
 
     ``undone`` has the single mistakes that explain findings, as JSON values: ``mistake`` as a cause is written, and in
-    ``left`` the places of the findings that are still there beside plain autograd that makes this mistake.
+    ``left`` the places of the findings that remain when plain autograd makes this mistake too.
     """
 
     check: str
@@ -135,28 +139,28 @@ class Result:
 
     @property
     def place(self) -> Place:
-        """Where in a run it stands."""
+        """The place in a run."""
         return Place(self.check, self.device, self.dtype)
 
     @property
     def preamble(self) -> list[str]:
-        """The lines of the message before those on its findings; all of them if there are no findings."""
+        """The lines of the message before those of its findings; all lines if there are no findings."""
         lines = self.message.splitlines()  # counted, since an older kit wrote the same findings in other words
         return lines[: len(lines) - sum(len(finding_line(one).splitlines()) for one in self.findings)]
 
     def of_findings(self, findings: Sequence[Mapping[str, Any]]) -> Result:
-        """Return the result as if it had these of its findings alone."""
+        """Return the result as if it had only these findings."""
         message = "\n".join([*self.preamble, *map(finding_line, findings)])
         return replace(self, findings=tuple(findings), message=message)
 
     @property
     def decisive(self) -> bool:
-        """Whether this result alone decides against conformance, SHOULD left aside."""
+        """Whether this result alone decides against conformance, ignoring SHOULD."""
         return self.status == "error" or (self.status == "failed" and self.level == "MUST")
 
     @property
     def spares_target(self) -> bool:
-        """Whether nobody charges this to the target: an error, of adapter, device, environment or kit."""
+        """Whether the result is not the target's fault: an error of adapter, device, environment or kit."""
         return self.status == "error"
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,21 +187,21 @@ class Result:
 
 
 def now() -> str:
-    """Return the time as a report has it."""
+    """Return the current time in the form that a report uses."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """All results of one run, against the manifest of what was planned.
+    """All results of one run, and the manifest of the planned checks.
 
-    ``manifest`` is how many checks the contract has in this profile, on the devices and dtypes asked for; ``planned``
-    how many of them were selected. ``extra`` names what was judged in place of the contract, such as schedules of
-    somebody's own; then the manifest counts the checks of these. ``shard`` says which part of a divided run this is,
-    and ``waivers`` which failures were expected; both as JSON values, None where there is none. ``devices`` holds what
-    was found out about the devices before the run, their pre-flight, and what was left out; None where the run is on
-    the CPU alone. ``options`` is all that the run was asked for, as JSON values. ``made`` is when the run was begun, in
-    UTC, as ISO 8601 has it; None in a report of a kit that did not say it.
+    ``manifest`` is how many checks the contract has in this profile, on the selected devices and dtypes; ``planned`` is
+    how many of them were selected. ``extra`` names what was judged instead of the contract, such as user-defined
+    schedules; then the manifest counts their checks. ``shard`` says which part of a divided run this is, and
+    ``waivers`` which failures were expected; both are JSON values, or None. ``devices`` holds the measurements of the
+    devices before the run, their pre-flight, and what was skipped; None if the run is on the CPU alone. ``options`` has
+    all options of the run, as JSON values. ``made`` is when the run began, in UTC, in ISO 8601; None in a report of an
+    older kit.
     """
 
     profile: str
@@ -218,19 +222,19 @@ class Report:
     made: str | None = field(default_factory=now)
 
     def __iter__(self) -> Iterator[Result]:
-        """Iterate over the results."""
+        """Yield the results."""
         return iter(self.results)
 
     @property
     def on_stages(self) -> bool:
-        """Whether stages, a user's own or those of operations or blocks, stood in the place of the contract's."""
+        """Whether stages (a user's, or those of operations or blocks) replaced the contract's."""
         return any(self.options.get(name) for name in ("stage", "operation", "block"))
 
     @property
     def summary(self) -> dict[str, int]:
-        """Counts: manifest, planned, ran, and one per status; ``not_run`` counts what was planned and has no result."""
+        """Counts: manifest, planned, ran, and one per status; ``not_run`` counts planned checks without a result."""
         counts = Counter(result.status for result in self.results)
-        # What is reported twice (a rerun, a worker that came back) stands for no other check.
+        # A repeated result (a rerun, a restarted worker) does not count as another check.
         counts["not_run"] += self.planned - len({result.place for result in self.results})
         ran = sum(counts[status] for status in STATUSES if status not in {"unsupported", "not_run", "error"})
         failed_should = sum(result.status == "failed" and result.level == "SHOULD" for result in self.results)
@@ -249,25 +253,25 @@ class Report:
 
     @property
     def lost_s(self) -> float:
-        """How long the checks took that ended their process, in seconds, with all that was run again for them."""
+        """The time in seconds of the checks that ended their process, with everything that ran again for them."""
         return sum(result.duration_s for result in self.results if result.ended is not None)
 
     @property
     def failures(self) -> list[Result]:
-        """The results that failed or could not be judged, without those that were waived; MUST before SHOULD."""
+        """The results that failed or could not be judged, without waived ones; MUST before SHOULD."""
         found = [result for result in self.results if result.status in {"failed", "error"}]
         return sorted(found, key=lambda result: (not result.decisive, result.check))
 
     @property
     def selected(self) -> int:
-        """How many checks were selected: those of all shards, where this is one of several."""
+        """How many checks were selected; for a shard, those of all shards."""
         return self.planned if self.shard is None else int(self.shard["selected"])
 
     @property
     def complete(self) -> bool:
         """Whether every check of the manifest, or of the shard's part of it, has a result, and enough were judged.
 
-        A device or an environment that fails leaves a run incomplete, and so does what :attr:`lacks` tells.
+        A run is incomplete if a device or an environment fails, or if :attr:`lacks` has a reason.
         """
         return self.whole and self.summary["ran"] > 0 and not self._spared and not self.lacks
 
@@ -278,9 +282,9 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether the target meets the contract in this profile, by no waiver.
+        """Whether the target meets the contract in this profile without waivers.
 
-        A selection of checks, a shard, or a run of extra checks never say so.
+        It is never true for a selection of checks, a shard, or a run of extra checks.
         """
         return self.verdict == "conforms"
 
@@ -293,14 +297,14 @@ class Report:
 
     @property
     def extent(self) -> Extent | None:
-        """How much of the contract was judged; None where the run is no whole run of it."""
+        """How much of the contract was judged; None if the run is not a whole run of it."""
         return extent(self.results) if self.whole and self.shard is None and not self.extra else None
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
-        """Why what was judged is too little for a verdict: of the contract, by what the target and the device cannot.
+        """The reasons why too little was judged for a verdict, because of limits of the target or the device.
 
-        A part of the contract, and extra checks, are held to what plain autograd can do there.
+        For a part of the contract, and for extra checks, only the limits of plain autograd count.
         """
         if self.shard is not None:
             return ()
@@ -311,9 +315,9 @@ class Report:
     def verdict(self) -> Verdict:
         """``conforms``, ``conforms in part``, either ``with waivers``, ``does not conform`` or ``incomplete``.
 
-        ``in part`` is that of a target which does not claim, or a device which cannot do, all that the contract asks,
-        ``with waivers`` that of one that would not conform without them. A run of extra checks,
-        and a shard, have ``passed`` or ``failed``: they say nothing on the whole contract.
+        ``in part`` means that the target does not claim, or the device cannot do, everything that the contract
+        requires. ``with waivers`` means that the target would not conform without them. A run of extra checks, and a
+        shard, have ``passed`` or ``failed``: they decide nothing about the whole contract.
         """
         part = bool(self.extra) or self.shard is not None
         if self._decides_against:
@@ -334,7 +338,7 @@ class Report:
 
     @property
     def decided(self) -> dict[str, Any]:
-        """What the results decide, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
+        """The conclusions from the results, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
         verdict, judged = self.verdict, self.extent
         told = None if judged is None else judged.to_dict()
         return {"verdict": verdict, "conforms": verdict == "conforms", "extent": told}
@@ -349,7 +353,7 @@ class Report:
 
     @property
     def with_contract(self) -> bool:
-        """Whether the contract was run beside what else was asked."""
+        """Whether the contract was run in addition to other checks."""
         return bool(self.options.get("with_contract"))
 
     @property
@@ -359,7 +363,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0, 1, 2 (idle waivers), 3 (kit), 4 (environment or device), 5 (incomplete), 7 (adapter)."""
+        """The exit code: 0, 1, 2 (unused waivers), 3 (kit), 4 (environment or device), 5 (incomplete), 7 (adapter)."""
         kinds = {result.kind for result in self.results if result.status == "error"}
         if "kit" in kinds:
             return EXIT_KIT
@@ -375,7 +379,7 @@ class Report:
 
     @property
     def idle_waivers(self) -> list[int]:
-        """Positions of the waivers that met no result in a whole run of profile ``full``: they are to be removed."""
+        """Positions of the waivers that matched no result in a whole run of profile ``full``: remove them."""
         whole = self.complete and self.profile == "full" and self.shard is None and not self.extra
         if self.waivers is None or not whole:
             return []
@@ -383,7 +387,7 @@ class Report:
         return [n for n, entry in entries if n not in self.waivers["elsewhere"] and not self._met(entry)]
 
     def _met(self, entry: Mapping[str, Any]) -> bool:
-        """Tell whether a waiver met a result that was judged, or a failure other than it expects."""
+        """Return whether a waiver matched a judged result, or a failure that it does not expect."""
         where = {name: glob for name, glob in entry["when"].items() if name in {"device", "dtype"}}
         return any(
             result.waiver == entry or (result.status == "failed" and result.place.matches(entry["check"], **where))
@@ -396,9 +400,9 @@ class Report:
         return any(result.spares_target for result in self.results)
 
     def raise_if_failed(self) -> None:
-        """Raise :class:`NonConformingError` with every failure's message, or where a check is missing.
+        """Raise :class:`NonConformingError` with every failure's message, or if a check is missing.
 
-        Checks that were not selected raise nothing; of a whole run so many may be unsupported that it is no verdict.
+        Unselected checks raise nothing. A whole run raises if too many checks are unsupported for a verdict.
         """
         __tracebackhide__ = True
         decisive = [r for r in self.failures if r.decisive or self.strict]
@@ -440,12 +444,12 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """Return the report as JSON text, standard JSON without NaN."""
+        """Return the report as standard JSON text, without NaN."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
 
 
 def finite(value: float | None) -> float | None:
-    """Return ``value`` as JSON can hold it."""
+    """Return ``value`` as JSON can represent it."""
     if value is None or math.isnan(value):
         return None
     return max(min(value, 1.7976931348623157e308), -1.7976931348623157e308)

@@ -1,9 +1,9 @@
-r"""What others wrote, made fit to be shown: one function for each place that texts end in.
+r"""Functions that make foreign text safe to show, one for each kind of output.
 
-A target's name, what it raises and prints, and all that stands in a file may hold characters that do something in place
-of being read: sequences that clear a terminal or write over a line, overrides of the direction of text, lines that a CI
-takes for its own commands, links and images of Markdown. Each is shown as the escape that Python writes for it, such as
-``\x1b``; letters of all scripts stay as they are. JSON keeps every value.
+The name of a target, its messages and output, and the contents of a file may hold characters with side effects.
+Examples are sequences that clear a terminal or overwrite a line, and overrides of the direction of text. Others are
+lines that a CI reads as its own commands, and links and images of Markdown. Each is shown as the escape that Python
+writes for it, such as ``\x1b``; letters of all scripts stay as they are. JSON keeps every value.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ import re
 import unicodedata
 from functools import lru_cache
 
-#: What is no plain ASCII has to be looked at; a line break and a tab are left to who writes lines.
+#: Characters outside plain ASCII have to be examined; the writer of lines handles line breaks and tabs.
 _TO_LOOK_AT = re.compile(r"[^ -~\n\t]")
 
-#: Joins or parts letters in Persian and Indic words, and the parts of an emoji.
+#: Joins or separates letters in Persian and Indic words, and the parts of an emoji.
 _JOINERS = "\u200c\u200d"
 
-#: Controls, what has no shape of its own (overrides of the direction among them), halves of surrogate pairs, and the
+#: Controls, characters without a shape (such as overrides of the direction), halves of surrogate pairs, and the
 #: separators of lines and paragraphs.
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
-#: XML has no place for these.
+#: XML does not allow these.
 _NO_CHARACTERS = "\ufffe\uffff"
 
-#: A line of GitHub or Forgejo begins with the first, whatever white space is before it; Azure, TeamCity and GitHub's
-#: older form look for the second in all of a line.
+#: A command line of GitHub or Forgejo begins with the first, after any white space; Azure, TeamCity and GitHub's older
+#: form search the whole line for the second.
 _COMMAND = re.compile(r"^(?P<before>[^\S\n]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]|#~$]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 
 
-#: What is kept of a text that a target has made, in characters.
+#: The maximum length of a text from a target, in characters.
 _KEPT = 10_000
 
 
 def shortened(text: str) -> str:
-    """Return what is kept of a text that a target has made: of one that fills a memory, the beginning."""
+    """Return the beginning of a text from a target, so that a huge text cannot fill the memory."""
     return text if len(text) <= _KEPT else f"{text[:_KEPT]} … and {len(text) - _KEPT} more characters"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with an escape for each character that cannot be seen; line breaks and tabs stay."""
+    """Return ``text`` with an escape for each invisible character; line breaks and tabs stay."""
     return _TO_LOOK_AT.sub(lambda found: _seen(found[0]), text)
 
 
@@ -54,7 +54,7 @@ def _seen(character: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """Return lines for a terminal, which may be the log of a CI: nothing in them is taken for a command of either."""
+    """Return lines for a terminal or a CI log, so that neither reads a command in them."""
     return _COMMAND.sub(_without_command, printable(text))
 
 
@@ -63,34 +63,34 @@ def _without_command(found: re.Match[str]) -> str:
 
 
 def line_for_terminal(text: str) -> str:
-    """Return one line for a terminal, so that a line break in a name begins no line of its own."""
+    """Return one line for a terminal, so that a line break in a name does not begin a new line."""
     return for_terminal(text.replace("\n", r"\n"))
 
 
 def for_json(text: str) -> str:
-    """Return JSON text for a terminal: every value is what it was, and no CI takes a string for a command."""
+    """Return JSON text for a terminal: every value is unchanged, and no CI reads a string as a command."""
     return re.sub(r"#(?=#\w*\[)", r"\\u0023", text).replace("\x7f", r"\u007f")
 
 
 class Markdown(str):
-    """Text that is Markdown already."""
+    """Text that is already Markdown."""
 
     __slots__ = ()
 
 
 def in_docstring(text: str) -> str:
-    """Return text for one line in a docstring of Python: no quote ends it, and no backslash begins an escape."""
+    """Return text for one line in a Python docstring: no quote ends it, and no backslash begins an escape."""
     return printable(" ".join(text.split())).replace("\\", "/").replace('"', "'")
 
 
 def for_markdown(value: object) -> Markdown:
-    """Return text for a line or a table of Markdown: no markup, link, HTML or line break, no bar that ends a cell."""
+    """Return text for a line or a table of Markdown, without markup, links, HTML, line breaks or cell bars."""
     text = " ".join(str(value).split())
     return Markdown(_MARKUP.sub(r"\\\1", _without_tags(printable(text))).replace("@", "@<wbr>"))
 
 
 def for_html_in_markdown(value: object) -> Markdown:
-    """Return text for an element of HTML that stands in Markdown, where not all agree which of the two it is."""
+    """Return text for an HTML element within Markdown, which renderers read in different ways."""
     text = _without_tags(printable(" ".join(str(value).split())))
     return Markdown(_MARKUP.sub(lambda found: f"&#{ord(found[0])};", text).replace("@", "@<wbr>"))
 
@@ -100,17 +100,17 @@ def _without_tags(text: str) -> str:
 
 
 def fenced(text: str, language: str = "text") -> Markdown:
-    """Return a Markdown block of code around ``text``, with a fence that is longer than any in it."""
+    """Return a Markdown code block around ``text``, with a fence that is longer than any in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return Markdown(f"{fence}{language}\n{printable(text)}\n{fence}")
 
 
 def for_github_data(text: str) -> str:
-    """Return text for the message of a workflow command of GitHub, whose line it does not end."""
+    """Return text for the message of a GitHub workflow command, without characters that end its line."""
     return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def for_github_property(text: str) -> str:
-    """Return text for a property of a workflow command of GitHub, which ends with it."""
+    """Return text for a property of a GitHub workflow command, without characters that end it."""
     return for_github_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,4 @@
-"""Layers of a stage that are an implementation's own for a while, and the stage's again afterwards."""
+"""Swaps layers of a stage for an implementation's own, and restores them afterwards."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-#: Where a module keeps what is known by a name.
+#: The attributes in which a module stores things by name.
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
-#: What undoes the swaps that are made now, the innermost last.
+#: The contexts that undo the swaps made now, the innermost last.
 _NOTING: list[contextlib.ExitStack] = []
 
 
 class Swap:
-    """Layers that were swapped; :meth:`undo`, or the end of ``with``, gives the stage its own back."""
+    """Layers that were swapped; :meth:`undo`, or the end of ``with``, restores the stage's own."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
+        """Create a swap without layers."""
         self._undo = contextlib.ExitStack()
         self.layers: tuple[nn.Module, ...] = ()  #: the swapped layers, in the order of ``stage.modules()``
 
     def put(self, layer: nn.Module, standing: type[nn.Module] | None, attributes: Mapping[str, Any]) -> None:
-        """Give a layer another class, where there is one, and attributes; what it was is put back in the end."""
+        """Give a layer another class, if any, and attributes; undo restores the old ones."""
         replaced = {name: value for name, value in vars(layer).items() if name in attributes}
         self._undo.callback(_put_back, layer, type(layer), replaced, _names(layer))
         if standing is not None:
             layer.__class__ = standing
-        vars(layer).update(attributes)  # past nn.Module, which would make a module among them one of the stage's
+        vars(layer).update(attributes)  # not through nn.Module, which would register a module among them in the stage
         self.layers += (layer,)
 
     def undo(self) -> None:
-        """Put every layer back as it was; a second time does nothing."""
+        """Restore every layer; a second call does nothing."""
         self._undo.close()
 
     def __enter__(self) -> Swap:  # noqa: PYI034 (Self is in Python from 3.11 on)
@@ -44,12 +44,12 @@ class Swap:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Undo it."""
+        """Undo the swap."""
         self.undo()
 
 
 def _names(layer: nn.Module) -> list[tuple[dict[str, Any], set[str]]]:
-    """Return everything in which a layer keeps something by name, with the names that are there now."""
+    """Return every mapping in which a layer stores things by name, with the current names."""
     held = vars(layer)
     return [(place, set(place)) for place in (held, *(held[registry] for registry in _REGISTRIES))]
 
@@ -57,7 +57,7 @@ def _names(layer: nn.Module) -> list[tuple[dict[str, Any], set[str]]]:
 def _put_back(
     layer: nn.Module, kind: type[nn.Module], replaced: dict[str, Any], names: list[tuple[dict[str, Any], set[str]]]
 ) -> None:
-    """Give a layer its class back and what was replaced, and take off it what has come since."""
+    """Restore a layer's class and replaced attributes, and remove what was added since."""
     layer.__class__ = kind
     for place, there in names:
         for name in set(place) - there:
@@ -71,21 +71,21 @@ def swap(
     other: type[nn.Module] | Callable[[Any], Callable[..., Any]],
     **attributes: Any,
 ) -> Swap:
-    """Let every layer of ``stage`` whose type is ``kind`` compute as ``other`` does, and return what undoes it.
+    """Return a swap that makes every layer of ``stage`` whose type is ``kind`` compute as ``other`` does.
 
-    A layer stays the object it is, with its name, its parameters and its hooks, also where it stands in several places
-    or is the stage itself; a subclass of ``kind`` is left as it is.
+    Each layer stays the same object, with its name, its parameters and its hooks. This also holds if it is used in
+    several places or is the stage itself. A subclass of ``kind`` is not changed.
 
-    - Where ``other`` is a subclass of ``kind``, each layer becomes one in place: its ``__init__`` does not run, and
-      ``attributes`` are set on the layer, such as the queue that its backward leaves to.
-    - Anything else is called with each layer, and with ``attributes``, and returns what runs in place of the layer's
-      ``forward``: a module of yours that holds the layer's own parameters, or a function.
+    - If ``other`` is a subclass of ``kind``, each layer becomes one in place: its ``__init__`` does not run, and
+      ``attributes`` are set on the layer, such as the queue that its backward fills.
+    - Any other ``other`` is called with each layer and with ``attributes``. It returns the replacement of the layer's
+      ``forward``: a module that holds the layer's own parameters, or a function.
 
-    The kit undoes a swap that ``Adapter.open`` has made once the session is closed, and where ``open`` raises.
-    Elsewhere ``with swap(...):`` or :meth:`Swap.undo` does. What the layer was given in between is taken off it.
+    The kit undoes a swap made by ``Adapter.open`` when the session is closed, or if ``open`` raises. Elsewhere use
+    ``with swap(...):`` or :meth:`Swap.undo`. Undoing also removes attributes that were added to the layer since.
 
-    Raises ``TypeError`` for what cannot be called, ``ValueError`` for a module with parameters of its own: those would
-    be trained, and nobody would see their gradients.
+    Raises ``TypeError`` if the replacement cannot be called, and ``ValueError`` for a module with parameters of its
+    own: those would be trained, but nothing would check their gradients.
 
     >>> from torch import nn
     >>> class Mine(nn.Linear):
@@ -115,7 +115,7 @@ def swap(
 
 
 def _in_place_of(layer: nn.Module, given: Any) -> Callable[..., Any]:
-    """Return what is to run in place of a layer, if it can."""
+    """Return the replacement for a layer's forward; raise if it is not usable."""
     if not callable(given):
         msg = f"{given!r} cannot run in place of {layer!r}; expected a module or a function"
         raise TypeError(msg)
@@ -130,9 +130,9 @@ def _in_place_of(layer: nn.Module, given: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def noting_swaps() -> Iterator[contextlib.ExitStack]:
-    """Note every swap that is made within; closing what is given undoes them, the last first, as an error within does.
+    """Record every swap made within; closing the yielded stack undoes them, the last first, and so does an error.
 
-    Also those of another thread that runs while this one waits.
+    It also records swaps of another thread that runs while this one waits.
     """
     undo = contextlib.ExitStack()
     _NOTING.append(undo)

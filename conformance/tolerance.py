@@ -1,7 +1,7 @@
-"""The numeric rule: how far a gradient may be from the reference, given how far plain autograd is from it.
+"""The numeric rule: how far a gradient may be from the reference, given the distance of plain autograd.
 
-``e_impl <= 2 * e_oracle + c * eps(dtype) * scale``, for the largest error and, alike, for the root mean square. The
-source is the section "How a gradient is judged" of docs/contract.md; ``c`` comes from tolerances.toml.
+``e_impl <= 2 * e_oracle + c * eps(dtype) * scale``, for the largest error and also for the root mean square. The
+section "How a gradient is judged" of docs/contract.md is the source; ``c`` comes from tolerances.toml.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ else:
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: By how much more than an implementation plain autograd may err on a device before the device is accused: another
-#: device has other kernels, which is more than another order of the same sums.
+#: The factor by which plain autograd may err more than an implementation on a device before the device fails: another
+#: device has other kernels, which differ by more than the order of the same sums.
 FAR = 4.0
 
-#: How many eps of the scale two errors may be apart and still count as equally large.
+#: Two errors that differ by at most this many eps of the scale count as equally large.
 _EQUALLY_WRONG = 8.0
 
-#: By how much larger than all of a gradient its terms are where it counts as what is left of them: an eighth of ``c``,
-#: which is 1 eps at least, still is what two roundings of such terms are apart.
+#: A gradient counts as the remainder of cancelling terms if its terms are larger than it by this factor. An eighth of
+#: ``c``, which is at least 1 eps, is still the difference of two roundings of such terms.
 _CANCELLED = 8.0
 
 
@@ -58,7 +58,7 @@ def _shipped() -> dict[str, dict[str, float]]:
 
 
 def floor_factor(dtype: torch.dtype) -> float:
-    """Return ``c`` for a real dtype; raise ``ValueError`` where tolerances.toml has none."""
+    """Return ``c`` for a real dtype; raise ``ValueError`` if tolerances.toml has none."""
     name = str(dtype).removeprefix("torch.")
     known = {**_shipped()["c"], **_OF_DEVICE, **_OVERRIDES}
     if name not in known:
@@ -70,14 +70,14 @@ def floor_factor(dtype: torch.dtype) -> float:
 def mean_floor(rule: str, dtype: torch.dtype) -> float:
     """Return the floor of a rule of the mean, ``shift`` or ``spread``, in eps of a real dtype.
 
-    A dtype that a hook brought has that of float64, the widest.
+    A dtype that a hook adds has the floor of float64, the widest.
     """
     table = _shipped()[rule]
     return table.get(str(dtype).removeprefix("torch."), table["float64"])
 
 
 def override(factors: Mapping[str, Any]) -> None:
-    """Set ``c`` for further dtypes, or another ``c``; raise ``ValueError`` for what is no positive number."""
+    """Set or replace ``c`` for some dtypes; raise ``ValueError`` for a value that is not a positive number."""
     refuse_no_tolerances(factors)
     _OVERRIDES.update(factors)
 
@@ -89,7 +89,7 @@ def overridden() -> dict[str, float]:
 
 @contextlib.contextmanager
 def tolerances_as_shipped() -> Iterator[None]:
-    """Judge by the ``c`` of tolerances.toml meanwhile, whatever hooks have set."""
+    """Judge by the ``c`` of tolerances.toml within this context, ignoring hooks."""
     before = overridden()
     _OVERRIDES.clear()
     try:
@@ -100,7 +100,7 @@ def tolerances_as_shipped() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tolerances_of(factors: Mapping[str, float]) -> Iterator[None]:
-    """Judge by the ``c`` that a device's object has meanwhile, but for dtypes that a hook has another one for."""
+    """Judge by the ``c`` of a device's object within this context, except for dtypes that a hook overrides."""
     before = dict(_OF_DEVICE)
     _OF_DEVICE.update(factors)
     try:
@@ -112,7 +112,7 @@ def tolerances_of(factors: Mapping[str, float]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rooms_of(rooms: Mapping[str, Room]) -> Iterator[None]:
-    """Add each :class:`Room` to the bounds of its dtype meanwhile."""
+    """Add each :class:`Room` to the bounds of its dtype within this context."""
     before = dict(_ROOMS)
     _ROOMS.update(rooms)
     try:
@@ -123,7 +123,7 @@ def rooms_of(rooms: Mapping[str, Room]) -> Iterator[None]:
 
 
 def refuse_no_tolerances(factors: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` where a ``c`` is no positive number."""
+    """Raise ``ValueError`` if a ``c`` is not a positive number."""
     for name, value in factors.items():
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
             msg = f"tolerance {name!r} = {value!r}; expected a positive number, in units of eps times scale"
@@ -132,7 +132,7 @@ def refuse_no_tolerances(factors: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """The largest partial sums met so far: ``peak`` of max|g|, ``rms`` of the root mean square."""
+    """The largest partial sums so far: ``peak`` of max|g|, ``rms`` of the root mean square."""
 
     peak: float = 0.0
     rms: float = 0.0
@@ -144,7 +144,7 @@ class Partials:
 
 
 def sizes(grads: Iterable[Tensor | None]) -> Partials:
-    """Return the largest of some gradients, as partial sums; None is none."""
+    """Return the largest of some gradients, as partial sums; None counts as absent."""
     found = Partials()
     for grad in grads:
         found = found if grad is None else found.with_(grad)
@@ -153,9 +153,10 @@ def sizes(grads: Iterable[Tensor | None]) -> Partials:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the rule says of one tensor. ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`.
+    """The result of the rule for one tensor.
 
-    ``in_eps`` is that error in eps of the dtype times the scale.
+    ``worst`` is the index of the largest error, as :func:`_first_of_the_worst`. ``in_eps`` is that error in eps of the
+    dtype times the scale.
     """
 
     error: float
@@ -170,7 +171,7 @@ class Judgement:
         return self.headroom <= 1.0
 
 
-def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+def judge(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
     got: Tensor,
     oracle: Tensor,
     reference: Tensor | None,
@@ -181,14 +182,14 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     terms: Callable[[], Partials] | None = None,
     computed_in: torch.dtype | None = None,
 ) -> Judgement:
-    """Judge ``got`` against the rule, its bound times ``factor``.
+    """Return the judgement of ``got`` by the rule, with its bound times ``factor``.
 
-    The tensors have one shape; ``got`` and ``oracle`` have one dtype, ``reference`` is the same gradient in float64, or
-    None where the oracle itself is the reference (float64). Elements that are not finite in ``oracle`` do not count:
-    they are judged apart. ``spread`` is how far two runs of the oracle are apart: the implementation may be as far.
-    ``terms`` measures what the gradient is the sum of, and is asked where the rule is broken: terms that cancel are
-    partial sums as well. ``computed_in`` is the dtype of most of what the gradient was computed from, where that is
-    narrower than its own: a parameter in float64 of a stage in float32.
+    The tensors have one shape, and ``got`` and ``oracle`` have one dtype. ``reference`` is the same gradient in
+    float64, or None if the oracle itself is the reference (float64). Elements that are not finite in ``oracle`` do not
+    count: they are judged separately. ``spread`` is the difference of two runs of the oracle, and the implementation
+    may differ as much. ``terms`` measures the terms of the gradient's sum; it is called only if the rule is broken,
+    since cancelling terms are partial sums as well. ``computed_in`` is the dtype of most of the inputs of the gradient,
+    if it is narrower than the gradient's own: a parameter in float64 of a stage in float32.
     """
     dtype = computed_in or (oracle.dtype.to_real() if oracle.is_complex() else oracle.dtype)
     wide = torch.complex128 if oracle.is_complex() else torch.float64
@@ -217,7 +218,7 @@ def judge(  # noqa: PLR0913 (a tensor, what it is held against, and how much roo
     return by(cancelled) if cancelled.peak > _CANCELLED * scale.peak else judged
 
 
-#: The narrower dtypes that a gradient may have gone through, by its own.
+#: The narrower dtypes that a gradient may have passed through, by its own.
 _NARROWER = {
     torch.float64: (torch.float32,),
     torch.float32: (torch.bfloat16, torch.float16),
@@ -225,19 +226,19 @@ _NARROWER = {
     torch.float16: (torch.float8_e4m3fn, torch.float8_e5m2),
 }
 
-#: How many bits of elements that agree with plain autograd's a narrower dtype must lose before that is no chance.
+#: How many bits a narrower dtype must lose, over the elements that agree with plain autograd's, to rule out chance.
 _LOST = 64.0
 
 
 def gone_through(got: Tensor, expected: Tensor) -> torch.dtype | None:
     """Return the narrower dtype that holds each element of ``got`` and not those of ``expected``; None without one.
 
-    A gradient that was computed in a dtype uses all of its bits. One that a narrower dtype holds was rounded to that,
-    even if the error is within what plain autograd itself is off by. Both have one shape and dtype.
+    A gradient that was computed in a dtype uses all of its bits. If a narrower dtype holds all its elements, the
+    gradient was rounded to it, even if its error is within plain autograd's own. Both tensors have one shape and dtype.
     """
     for narrow in _NARROWER.get(got.dtype, ()) if got.layout == torch.strided else ():
         bits = math.log2(torch.finfo(narrow).eps / torch.finfo(got.dtype).eps)
-        # What is left of terms that cancel is another number each time, and zero holds any dtype.
+        # The remainder of cancelling terms is a different number each time, and every dtype holds zero.
         near = (got - expected).abs() <= torch.finfo(narrow).eps * expected.abs()
         lost = near & expected.isfinite() & (expected.to(narrow).to(expected.dtype) != expected)
         if bits * int(lost.sum()) >= _LOST and torch.equal(got.to(narrow).to(got.dtype), got):
@@ -248,8 +249,9 @@ def gone_through(got: Tensor, expected: Tensor) -> torch.dtype | None:
 def _first_of_the_worst(error: Tensor, rounding: float) -> tuple[int, ...]:
     """Return the index of the first element whose error is within a few ``rounding`` of the largest.
 
-    Elements that are equally wrong but for rounding, as both ends of a transpose are, would else change places with the
-    processor. ``rounding`` is eps of the dtype times the scale compared in; what is half as wrong never counts.
+    Elements that are equally wrong except for rounding, such as both ends of a transpose, would otherwise swap places
+    between processors. ``rounding`` is eps of the dtype times the scale of the comparison; an element that is half as
+    wrong never counts.
     """
     if not error.numel():
         return ()
@@ -279,9 +281,9 @@ def _peak_and_rms(tensor: Tensor) -> tuple[float, float]:
 
 
 def describe(value: Any, other: Any = None) -> str:
-    """Return one element for a message, with the digits that a float32 has.
+    """Return one element for a message, with the digits of a float32.
 
-    It has those of a float64 where they alone set it apart from the ``other`` element of the message.
+    If only the digits of a float64 distinguish it from the ``other`` element of the message, it has those.
     """
     number = value.item()
     if not isinstance(number, float):

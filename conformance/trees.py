@@ -1,4 +1,4 @@
-"""Trees: a tensor, or tuples, lists and dicts of trees. Enough for stage outputs, without torch's private pytree."""
+"""Trees: a tensor, or tuples, lists and dicts of trees. They replace torch's private pytree for stage outputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class OpaqueOutputError(TypeError):
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; what is no tuple, list or dict is a leaf.
+    """Yield ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; anything but a tuple, list or dict is a leaf.
 
-    A gradient edge is a leaf as well: it stands for an output, though torch makes it a tuple.
+    A gradient edge is also a leaf: it represents an output, though torch makes it a tuple.
     """
     if isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
         for index, branch in enumerate(tree):
@@ -60,7 +60,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def _tuple_like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:
-    """Return a named tuple, or what ``torch.max`` returns, of the type of ``tree``; else a plain tuple."""
+    """Return a named tuple, or a result such as ``torch.max`` returns, of the type of ``tree``; else a plain tuple."""
     if hasattr(tree, "_fields") or hasattr(tree, "n_sequence_fields"):
         make: Callable[[list[Any]], tuple[Any, ...]] = getattr(type(tree), "_make", type(tree))
         return make(branches)
@@ -68,7 +68,7 @@ def _tuple_like(tree: tuple[Any, ...], branches: list[Any]) -> tuple[Any, ...]:
 
 
 def _dict_like(tree: dict[Any, Any], branches: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a dict of the type of ``tree``; a ``ModelOutput`` would drop a None that its constructor gets."""
+    """Return a dict of the type of ``tree``; the constructor of a ``ModelOutput`` would drop a None."""
     if type(tree) is dict:
         return branches
     made = copy.copy(tree)
@@ -78,9 +78,9 @@ def _dict_like(tree: dict[Any, Any], branches: dict[Any, Any]) -> dict[Any, Any]
 
 
 def in_key_order(tree: Tree, example: Tree) -> Tree:
-    """Return ``tree`` with the keys of its dicts in the order of ``example``'s, where both have the same keys.
+    """Return ``tree`` with the keys of its dicts in the order of ``example``'s, if both have the same keys.
 
-    Use it to compare two trees leaf by leaf: the order of a dict's keys is no difference.
+    Use it to compare two trees leaf by leaf: the order of a dict's keys does not count.
     """
     if isinstance(tree, dict):
         if not isinstance(example, dict) or tree.keys() != example.keys():
@@ -92,7 +92,7 @@ def in_key_order(tree: Tree, example: Tree) -> Tree:
 
 
 def refuse_opaque(outputs: Tree) -> None:
-    """Raise :class:`OpaqueOutputError` for a dataclass, or a mapping that is no dict, among the outputs.
+    """Raise :class:`OpaqueOutputError` for a dataclass, or a mapping that is not a dict, among the outputs.
 
     Tensors in such an object would get no gradient, and nothing would report it.
     """
@@ -108,15 +108,15 @@ def refuse_opaque(outputs: Tree) -> None:
 
 
 def as_tuple(outputs: Tree) -> Tree:
-    """Return ``outputs``, a lone leaf as a tuple of one: the form in which output gradients mirror outputs."""
+    """Return ``outputs``, a single leaf as a tuple of one: the form in which output gradients mirror outputs."""
     return outputs if isinstance(outputs, (tuple, list, dict)) else (outputs,)
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two strided tensors are equal; of a dtype that torch cannot compare, whether their bytes are."""
+    """Return whether two strided tensors are equal; if torch cannot compare their dtype, whether their bytes are."""
     try:
         return torch.equal(one, other)
-    except NotImplementedError:  # half complex numbers, for one
+    except NotImplementedError:  # half-precision complex numbers, for example
         return one.dtype is other.dtype and torch.equal(
             *(two.contiguous().reshape(-1).view(torch.uint8) for two in (one, other))
         )

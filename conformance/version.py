@@ -1,6 +1,6 @@
-"""The kit's version and the contract's: separate, because a contract is frozen and the kit is not."""
+"""The versions of the kit and of the contract: separate, because a contract is frozen and the kit is not."""
 
 KIT_VERSION = "1.0.0"
-#: The contract that a run is of where none is named, and the first there was.
+#: The first contract version, used if a run names none.
 CONTRACT_VERSION = "1.0"
 FIRST_VERSION = "1.0"

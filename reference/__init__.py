@@ -1,6 +1,6 @@
-"""What is known right: plain autograd, and a split stage backward that meets the contract.
+"""Implementations known to be right: plain autograd, and a split stage backward that meets the contract.
 
-Importing it imports no torch: ``in_torch`` and ``install`` are loaded when they are first used.
+The import loads no torch: ``in_torch`` and ``install`` are loaded at their first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain autograd: a run of it, and its adapter, the oracle, driven by the same driver as every implementation."""
+"""Plain autograd: a function that runs it, and its adapter, the oracle, driven like every implementation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One stage after its forward: what its gradients are taken of, and what they are compared with."""
+    """One stage after its forward: the outputs or loss, and the tensors whose gradients are compared."""
 
     stage: nn.Module
     args: tuple[Any, ...]
@@ -39,10 +39,10 @@ def run_forward(
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
     apart: bool = False,
 ) -> list[Passed]:
-    """Run stages forward as one model, each fed the outputs of the one before, and return what each has put out.
+    """Return the outputs of stages run forward as one model, each with the outputs of the previous one as input.
 
-    ``around`` is entered around each stage. Where they are ``apart``, each is fed leaves of its own in place of what
-    the one before has put out, so that a backward ends there.
+    ``around`` is entered around each stage. If they are ``apart``, each stage receives its own leaves instead of the
+    previous stage's outputs, so that a backward ends there.
     """
     passed: list[Passed] = []
     for stage in stages:
@@ -54,7 +54,7 @@ def run_forward(
 
 
 def leaf_of(value: Any) -> Any:
-    """Return a tensor as a leaf on the same memory that needs a gradient where it does; anything else as it is."""
+    """Return a tensor as a leaf on the same memory, with the same need of a gradient; anything else unchanged."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
@@ -65,7 +65,7 @@ def run_backward(
     *,
     keep_graph: bool = False,
 ) -> dict[int, Tensor | None]:
-    """Run backward from ``roots`` and return, by id, the gradient of every tensor sought that requires one."""
+    """Return, by id, the gradient of every sought tensor that requires one, after a backward from ``roots``."""
     wanted = {id(tensor): tensor for tensor in sought if isinstance(tensor, Tensor) and tensor.requires_grad}
     if not roots or not wanted:
         return dict.fromkeys(wanted)
@@ -83,7 +83,7 @@ def run_backward(
 
 
 def accumulate(loss: Tensor, parameters: Iterable[nn.Parameter]) -> dict[int, Tensor]:
-    """Run backward from a loss, add to every parameter's ``.grad`` what it gets, and return that by id."""
+    """Return each parameter's gradient from a loss by id, after adding it to ``.grad``."""
     trained = list(parameters)
     found = run_backward([loss], [None], trained)
     added = {key: grad for key, grad in found.items() if grad is not None}
@@ -97,20 +97,20 @@ def accumulate(loss: Tensor, parameters: Iterable[nn.Parameter]) -> dict[int, Te
 class AutogradSession(StageSession):
     """One stage under plain autograd.
 
-    B is ``torch.autograd.backward``; I is the same over the arguments alone, W over the parameters alone. Where a part
-    of the forward is to be run again, I is B, and W adds what it gave the parameters. A None output gradient means that
-    no gradient flows through that output.
+    B is ``torch.autograd.backward``; I is the same over the arguments only, W over the parameters only. If a part of
+    the forward must run again, I is B, and W adds the gradients that B gave the parameters. A None output gradient
+    means that no gradient flows through that output.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Keep the stage; nothing is changed in it."""
+        """Store the stage; nothing is changed in it."""
         super().__init__(stage, spec)
         self._weight_roots: dict[int, tuple[list[GradientEdge], list[Tensor]]] = {}
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Run one backward over everything and return the gradients of the arguments."""
+        """Return the gradients of the arguments, from one backward over everything."""
         if any(isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]):
-            # Such a leaf accumulates as a parameter, so its own gradient has to be asked for apart.
+            # Such a leaf accumulates as a parameter, so its own gradient has to be computed separately.
             found = self.backward_input(mb, output_grads)
             self.backward_weight(mb)
             return found
@@ -122,7 +122,7 @@ class AutogradSession(StageSession):
         )
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the arguments; parameters are left alone. The outputs themselves are let go."""
+        """Return the gradients of the arguments; parameters are not changed. The outputs themselves are freed."""
         args, outputs = self._forwards.pop(mb)
         roots, grads = pair_roots(outputs, output_grads)
         starts = [start_at(root, grad) for root, grad in zip(roots, grads, strict=True)]
@@ -149,25 +149,25 @@ class AutogradSession(StageSession):
             torch.autograd.backward(roots, grads, inputs=trainable)
 
     def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
-        """Let go of the outputs but those of the numbers ``unsent``: a backward starts at their edges."""
+        """Free the outputs except the numbers ``unsent``: a backward starts at their edges."""
         args, outputs = self._forwards[mb]
         self._forwards[mb] = args, let_go(outputs, unsent)
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
-        """Let the next W of ``mb`` start at the outputs of ``node``, one gradient per output, None for none."""
+        """Make the next W of ``mb`` start at the outputs of ``node``, one gradient per output, None for none."""
         here = [(GradientEdge(node, slot), grad) for slot, grad in enumerate(grads) if grad is not None]
         self._weight_roots[mb] = ([edge for edge, _ in here], [grad for _, grad in here])
 
     def close(self) -> None:
-        """Let go of every graph."""
+        """Free every graph."""
         super().close()
         self._weight_roots.clear()
 
 
 def input_grads(args: tuple[Any, ...], backward: Callable[[list[Tensor]], None]) -> tuple[Tensor | None, ...]:
-    """Return what ``backward`` accumulates into ``.grad`` of the arguments, and put back what was there before.
+    """Return the gradients that ``backward`` adds to ``.grad`` of the arguments, and restore the old ``.grad``.
 
-    Accumulation clones, where ``torch.autograd.grad`` may return the output gradient itself.
+    Accumulation clones, whereas ``torch.autograd.grad`` may return the output gradient itself.
     """
     inputs = list({id(arg): arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad}.values())
     before = [arg.grad for arg in inputs]
@@ -182,10 +182,10 @@ def input_grads(args: tuple[Any, ...], backward: Callable[[list[Tensor]], None])
 
 
 def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Root], list[Tensor | None]]:
-    """Return the tensors at which a backward starts, or the edges of those that were sent, each with its gradient.
+    """Return the start tensors of a backward, or the edges of those that were sent, each with its gradient.
 
-    ``output_grads`` is None for a loss (a 0-d tensor, whose gradient is 1); else it mirrors ``roots``, and an output
-    whose entry is None, or that needs no gradient, is left out. Raises ``ValueError`` for another structure.
+    ``output_grads`` is None for a loss (a 0-d tensor, whose gradient is 1); else it mirrors ``roots``. An output is
+    skipped if its entry is None, or if it needs no gradient. Raises ``ValueError`` for another structure.
     """
     if output_grads is None:
         found = [root for root in flattened(roots) if needs_grad(root)]
@@ -203,7 +203,7 @@ def pair_roots(roots: Tree, output_grads: Tree) -> tuple[list[Root], list[Tensor
 
 
 class AutogradAdapter:
-    """The oracle. It claims everything that has a meaning for it."""
+    """The oracle. It claims everything that is meaningful for plain autograd."""
 
     name = "autograd"
     capabilities: Mapping[str, Any] = MappingProxyType(

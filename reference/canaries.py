@@ -1,4 +1,4 @@
-"""A backward of one Linear in plain numbers, right and in some wrong forms: it rests on no autograd."""
+"""A backward of one Linear in plain numbers, right and in some wrong forms: it uses no autograd."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ Edit = Callable[[LinearGrads], LinearGrads]
 
 
 def _one_element(grads: LinearGrads) -> LinearGrads:
-    wrong = torch.ones_like(grads.weight)  # type: ignore[arg-type] # it is there, by hand
+    wrong = torch.ones_like(grads.weight)  # type: ignore[arg-type] # by_hand always sets it
     wrong[1, 2] = 1.05
     return replace(grads, weight=grads.weight * wrong)  # type: ignore[operator] # as above
 
 
-#: By name: what is done to the right gradients, which is wrong but for the first.
+#: The edits of the right gradients, by name; all except the first make them wrong.
 EDITS: Mapping[str, Edit] = MappingProxyType(
     {
         "right": lambda grads: grads,
@@ -69,7 +69,7 @@ EDITS: Mapping[str, Edit] = MappingProxyType(
 
 
 class _Session(StageSession):
-    """Computes B by hand, and edits what comes of it."""
+    """Computes B by hand, and edits the result."""
 
     def __init__(self, edit: Edit, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -100,7 +100,7 @@ class _Adapter:
 
 
 def canary(name: str) -> Target:
-    """Return the target that is one of :data:`EDITS`."""
+    """Return the target for one of :data:`EDITS`."""
     adapter: Any = _Adapter(EDITS[name])
     claimed = Capabilities.from_mapping(adapter.capabilities)
     return Target(text=name, adapter=adapter, capabilities=claimed, own_adapter=False)

@@ -1,4 +1,4 @@
-"""What goes into a backward, paired with outputs, and what comes out of it, in storage of its own."""
+"""Pairs outputs with their gradients for a backward, and returns its gradients in their own storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .recomputed import Root, needs_grad
 
 
 def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | None]]:
-    """Pair every output that needs a gradient with its gradient; leave out those whose gradient is None."""
+    """Return every output that needs a gradient with its gradient; skip those whose gradient is None."""
     if output_grads is None:
         roots: list[Root] = [output for output in _flatten(outputs) if needs_grad(output)]
         shapes = [tuple(root.shape) if isinstance(root, Tensor) else ("an edge",) for root in roots]
@@ -74,7 +74,7 @@ def input_grads(
     input_values: Sequence[Any],
     edges: Sequence[GradientEdge] = (),
 ) -> tuple[tuple[Tensor | None, ...], list[Tensor]]:
-    """Return the gradient of every input value, in storage of its own, and that of each edge; the graph is kept."""
+    """Return the gradient of every input value, in its own storage, and that of each edge; the graph is kept."""
     wanted: list[Any] = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
     if not roots or not (wanted or edges):
         return (None,) * len(input_values), []
@@ -90,16 +90,16 @@ def input_grads(
 
 
 def places_of(grads: Iterable[Tensor | None]) -> set[int]:
-    """Return the places in memory of gradients."""
+    """Return the memory addresses of gradients."""
     return {shared_place_of(grad) for grad in grads if grad is not None}
 
 
 def apart(
     input_values: Sequence[Any], found: Sequence[Tensor | None], taken: Collection[int]
 ) -> tuple[Tensor | None, ...]:
-    """Give every input value its entry of ``found``, in memory shared with no other entry and at no place in ``taken``.
+    """Return each input value's entry of ``found``, in memory shared with no other entry and not in ``taken``.
 
-    ``x + y`` passes the output gradient on as it is, to both; whoever scales one of them in place would change all.
+    ``x + y`` passes the output gradient on unchanged, to both; scaling one of them in place would change all.
     """
     remaining = iter(found)
     taken = set(taken)
@@ -107,8 +107,8 @@ def apart(
     for value in input_values:
         grad = next(remaining) if isinstance(value, Tensor) and value.requires_grad else None
         if grad is not None:
-            # Sends refuse what is not contiguous, and a transposed use of the input gives its gradient as a view.
-            # An output gradient that requires a gradient may come out as it is: its history is the caller's.
+            # Sends refuse non-contiguous tensors, and a transposed use of the input gives its gradient as a view. An
+            # output gradient that requires a gradient may be returned unchanged: its history is the caller's.
             own = grad.detach()
             laid_out = own.contiguous() if value.is_contiguous() and own.layout == torch.strided else own
             grad = laid_out.clone() if shared_place_of(laid_out) in taken else laid_out
@@ -118,7 +118,7 @@ def apart(
 
 
 def starts_of(group: dict[str, Any]) -> list[tuple[GradientEdge, Tensor]]:
-    """Take what W starts at, each edge with its gradient, out of a group of a weight context."""
+    """Return the start of W, each edge with its gradient, and remove it from a group of a weight context."""
     return [
         (GradientEdge(node, slot), grad)
         for node, grads in zip(group.pop("intermediates"), group.pop("grads"), strict=True)
@@ -128,10 +128,10 @@ def starts_of(group: dict[str, Any]) -> list[tuple[GradientEdge, Tensor]]:
 
 
 def below_loss(edge: GradientEdge) -> GradientEdge:
-    """Return the edge that all of a loss's gradient flows through, as far down as there is one way only.
+    """Return the edge through which all of a loss's gradient flows, as deep as there is only one path.
 
-    W starts there: between I and W torch's PipelineStage detaches the outputs in place, after which what computed the
-    loss from them cannot be walked again.
+    W starts there: between I and W torch's PipelineStage detaches the outputs in place. After that, the computation of
+    the loss from them cannot be walked again.
     """
     while True:
         children = [GradientEdge(node, slot) for node, slot in edge.node.next_functions if node is not None]

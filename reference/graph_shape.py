@@ -1,7 +1,7 @@
 """The shape of a graph: its nodes by number and kind, without the nodes themselves.
 
-What a split has to know of a graph follows from its shape, which is the same for most micro-batches. Every graph is
-walked, since nothing less shows its shape; what is computed from the shape is then looked up.
+The shape determines everything that a split must know of a graph, and is the same for most micro-batches. Every graph
+is walked, since only a walk shows its shape; results computed from the shape are then looked up.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gradconform.torch_releases.saved import saves_tensors
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What matters of a node beside its edges. Equal kinds are one object, so they are compared by identity."""
+    """The relevant properties of a node in addition to its edges. Equal kinds are one object, compared by identity."""
 
     #: An activation checkpoint that re-enters autograd.
     reenters: bool = False
     compiled: bool = False
     #: The node of a module's full backward hook.
     module_hook: bool = False
-    #: A custom Function's node, which lives by what is above it.
+    #: A custom Function's node, which its users above keep alive.
     held_from_above: bool = False
     saves: bool = False
-    #: A product whose factors' gradients can be computed from what the node has saved.
+    #: A product whose factors' gradients can be computed from the node's saved values.
     product: bool = False
     #: It accumulates into a leaf: None for no leaf, else whether the leaf is a trained parameter.
     trained: bool | None = None
@@ -42,7 +42,7 @@ class Kind:
 _LEAVES = {
     (trained, vector): Kind(trained=trained, vector=vector) for trained in (True, False) for vector in (True, False)
 }
-#: Kinds by the type of a node. Types of custom Functions are not kept: a class may hold tensors of its author's.
+#: Kinds by the type of a node. Types of custom Functions are not stored: a class may hold its author's tensors.
 _OF_TORCH: dict[type, Kind] = {}
 
 
@@ -72,9 +72,9 @@ def _kind_of(node: Node) -> Kind:
 class Shape:
     """The shape of the graph behind some roots.
 
-    ``code`` has each node in the order of its number: its kind, then for each edge the number of the node that it leads
-    to, -1 for none. An output of that node other than the first follows as ``-1 - output``. ``roots`` has node and
-    output of each root, ``inputs`` the nodes that accumulate into inputs, as far as they are in the graph.
+    ``code`` has each node in the order of its number: its kind, then for each edge the number of the target node, -1
+    for none. An output of that node other than the first follows as ``-1 - output``. ``roots`` has node and output of
+    each root, ``inputs`` the nodes that accumulate into inputs, if they are in the graph.
     """
 
     code: tuple[Kind | int, ...]
@@ -98,7 +98,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph that was walked: its shape, and its nodes by their numbers."""
+    """A walked graph: its shape, and its nodes by their numbers."""
 
     nodes: list[Node]
     shape: Shape
@@ -106,13 +106,13 @@ class Graph:
 
 
 def walk(roots: Sequence[GradientEdge], inputs: Iterable[Node], trained: Mapping[int, Tensor]) -> Graph:
-    """Walk the graph behind ``roots``; ``trained`` has the parameters by their ids."""
+    """Return the walked graph behind ``roots``; ``trained`` has the parameters by their ids."""
     nodes = list(dict.fromkeys(edge.node for edge in roots))
     numbers: dict[Node | None, int] = {None: -1, **{node: number for number, node in enumerate(nodes)}}
     code: list[Kind | int] = []
     leaves: list[Tensor] = []
     known, number_of, add, meet, count = _OF_TORCH.get, numbers.setdefault, code.append, nodes.append, len(nodes)
-    for node in nodes:  # which grows meanwhile
+    for node in nodes:  # the list grows meanwhile
         kind = known(type(node))
         children = node.next_functions
         if kind is None:

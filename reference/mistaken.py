@@ -1,7 +1,7 @@
-"""Plain autograd with one mistake, the same in every program: what a defect is compared with.
+"""Plain autograd with one mistake, the same in every program, to compare with a defect.
 
-Where an implementation shows what plain autograd with a mistake shows, that mistake explains all that is wrong there.
-The driver runs it as any implementation, so zeroed, frozen and shared parameters need no rule of their own.
+If an implementation has the same results as plain autograd with a mistake, that mistake explains all its errors. The
+driver runs it as any implementation, so zeroed, frozen and shared parameters need no special rules.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .recomputed import Root, needs_grad, nodes_behind
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
 
-#: The parts of a backward: what I returns, what W adds, what B returns, and what B adds.
+#: The parts of a backward: the result of I, the sums of W, the result of B, and the sums of B.
 INPUT, WEIGHT, FULL_INPUT, FULL_WEIGHT = "I", "W", "B's inputs", "B's parameters"
 
 Grads = tuple[Tensor | None, ...]
 Context = tuple[Sequence[GradientEdge], Sequence[Tensor]]
-#: Returns other gradients to start from, one per output that has one; None drops an output.
+#: Returns other start gradients, one per output that has one; None drops an output.
 Starting = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]
 #: Returns other gradients of arguments: ``returning(args, grads)``.
 Returning = Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor | None]]
@@ -40,14 +40,13 @@ Picking = Callable[[int, Sequence[int]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneMistake:
-    """What goes wrong in the parts ``at``.
+    """The mistake in the parts ``at``.
 
     ``factor`` multiplies gradients. ``clears`` says which ``.grad`` are cleared before gradients are added: ``all``, or
-    those of parameters at which one is ``arriving``. ``use`` is
-    the use of a parameter that counts alone: 0 for the first of the forward, -1 for the last. ``returns`` changes the
-    gradients of the arguments that need one, ``orders`` the order of those of all arguments. ``copies`` says which
-    tensors are copied when they are first passed, and never again. ``keeps_forward``: a second forward of a
-    micro-batch runs, and the backward takes the graph of the first.
+    those of parameters at which one is ``arriving``. ``use`` is the only use of a parameter that counts: 0 for the
+    first of the forward, -1 for the last. ``returns`` changes the gradients of the arguments that need one, ``orders``
+    the order of those of all arguments. ``copies`` says which tensors are copied when they are first passed, and never
+    again. ``keeps_forward``: a second forward of a micro-batch runs, but the backward uses the graph of the first.
     """
 
     at: frozenset[str]
@@ -64,10 +63,10 @@ class OneMistake:
 
 
 class Copies:
-    """A copy of each tensor as it was when it was first met. It holds the tensors, so that no id is used again."""
+    """Copies of tensors as they were at their first use. It holds the tensors, so no id is reused."""
 
     def __init__(self) -> None:
-        """Begin without copies."""
+        """Create an empty set of copies."""
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
 
     def of(self, tensor: Tensor) -> Tensor:
@@ -75,12 +74,12 @@ class Copies:
         return self._copies.setdefault(id(tensor), (tensor, tensor.detach().clone()))[1]
 
     def of_floats(self, value: Any) -> Any:
-        """Return the copy of a tensor of floats that is no parameter; anything else as it is."""
+        """Return the copy of a floating-point tensor that is not a parameter; anything else unchanged."""
         copied = isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.is_floating_point()
         return self.of(value) if copied else value
 
     def in_graph(self, value: Any) -> Any:
-        """Return a value as it was when it was first met, in its own graph; see :meth:`of_floats`."""
+        """Return a value as it was at its first use, in its own graph; see :meth:`of_floats`."""
         held = self.of_floats(value)
         return value if held is value or torch.equal(held, value) else value * 0.0 + held
 
@@ -89,14 +88,14 @@ class MistakenSession(AutogradSession):
     """One stage under plain autograd with one mistake; a B with the mistake in it runs as I and W."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec, mistake: OneMistake) -> None:
-        """Keep the stage; nothing is changed in it."""
+        """Store the stage; nothing is changed in it."""
         super().__init__(stage, spec)
         self._mistake = mistake
         self._used: dict[int, Context] = {}
         self._copies = Copies()
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss where the spec has one."""
+        """Return the stage's outputs; also compute the loss if the spec has one."""
         first = self._forwards.get(mb) if self._mistake.keeps_forward else None
         copied = self._mistake.copies == "arguments"
         outputs = super().forward(mb, tuple(map(self._copies.in_graph, args)) if copied else args, target)
@@ -136,7 +135,7 @@ class MistakenSession(AutogradSession):
         self._used.clear()
 
     def _returned(self, mb: int, output_grads: Tree, own: str, other: str) -> Grads:
-        """Run I; ``own`` is the part that returns, ``other`` the part that adds what I leaves to it."""
+        """Return the result of I; ``own`` is the part that returns, ``other`` the part that adds the deferred ones."""
         mistake = self._mistake
         args, outputs = self._forwards[mb]
         both = {own, other} <= mistake.at
@@ -155,7 +154,7 @@ class MistakenSession(AutogradSession):
         return found if mistake.returns is None else _placed(args, found, mistake.returns)
 
     def _again(self, args: tuple[Any, ...], outputs: Tree, output_grads: Tree) -> Grads:
-        """Return the gradients of the arguments, of a backward that starts from other gradients."""
+        """Return the gradients of the arguments from a backward with other start gradients."""
         starts = self._mistake.starts
         roots, grads = pair_roots(outputs, _changed(outputs, output_grads, starts) if starts else output_grads)
         wanted = {id(arg): arg for arg in args if isinstance(arg, Tensor) and arg.requires_grad}
@@ -178,7 +177,7 @@ class MistakenSession(AutogradSession):
             if start is not None
         ]
         every = list(self._parameters.values())
-        if self._spec.weights == "reversed":  # a mistake is made in the order in which W is passed them
+        if self._spec.weights == "reversed":  # a mistake follows the order in which W is passed them
             every.reverse()
         chosen = mistake.chooses or _every
         trained = [one for n, one in enumerate(every) if one.requires_grad and chosen(n, len(every), one)]
@@ -198,7 +197,7 @@ def _every(_: int, __: int, ___: nn.Parameter) -> bool:
 
 
 def _changed(outputs: Tree, output_grads: Tree, starts: Starting) -> Tree:
-    """Return output gradients with those in place that ``starts`` gives; a loss, which has none, keeps its own."""
+    """Return output gradients with replacements from ``starts``; a loss, which has none, keeps its own."""
     if output_grads is None:
         return None
     roots, given = flattened(as_tuple(outputs)), flattened(output_grads)
@@ -209,7 +208,7 @@ def _changed(outputs: Tree, output_grads: Tree, starts: Starting) -> Tree:
 
 
 def _placed(args: tuple[Any, ...], found: Grads, returns: Returning) -> Grads:
-    """Return the gradients of the arguments with those in place that ``returns`` gives."""
+    """Return the gradients of the arguments with replacements from ``returns``."""
     places = [place for place, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
     new = dict(zip(places, returns([args[n] for n in places], [found[n] for n in places]), strict=True))
     return tuple(new.get(place, grad) for place, grad in enumerate(found))
@@ -217,7 +216,7 @@ def _placed(args: tuple[Any, ...], found: Grads, returns: Returning) -> Grads:
 
 @contextlib.contextmanager
 def _one_use(parameters: Sequence[nn.Parameter], roots: Sequence[Root], which: int | None) -> Iterator[None]:
-    """Let one use alone give each parameter its gradient meanwhile; ``which`` is None for all of them."""
+    """Let only one use give each parameter its gradient within the context; ``which`` is None for all of them."""
     with contextlib.ExitStack() as hooks:
         for parameter in parameters if which is not None else ():
             end = get_gradient_edge(parameter).node
@@ -227,7 +226,7 @@ def _one_use(parameters: Sequence[nn.Parameter], roots: Sequence[Root], which: i
                 for slot, (child, _) in enumerate(node.next_functions)
                 if child is end
             ]
-            uses.sort(key=lambda one: (one[0]._sequence_nr(), one[1]))  # noqa: SLF001 (nothing else tells their order)
+            uses.sort(key=lambda one: (one[0]._sequence_nr(), one[1]))  # noqa: SLF001 (no other attribute has their order)
             for node, slot in uses:
                 if which is not None and (node, slot) != uses[which]:
                     hooks.callback(node.register_hook(_dropping(slot)).remove)
@@ -236,7 +235,7 @@ def _one_use(parameters: Sequence[nn.Parameter], roots: Sequence[Root], which: i
 
 @contextlib.contextmanager
 def _cleared(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Clear ``.grad`` of each parameter meanwhile, when a gradient arrives there."""
+    """Clear ``.grad`` of each parameter within the context, when a gradient arrives there."""
 
     def clearing(parameter: nn.Parameter) -> Callable[[Tensor], None]:
         return lambda _: setattr(parameter, "grad", None)
@@ -261,7 +260,7 @@ class MistakenAdapter(AutogradAdapter):
     name = "autograd with one mistake"
 
     def __init__(self, mistake: OneMistake) -> None:
-        """Keep the mistake that every session makes."""
+        """Store the mistake that every session makes."""
         self._mistake = mistake
 
     def open(self, stage: nn.Module, spec: StageSpec) -> MistakenSession:

@@ -1,4 +1,4 @@
-"""The right split in torch's own runtime: ``PipelineStage`` of this process calls it, in every release from 2.6 on."""
+"""Installs the correct split in torch's own runtime: ``PipelineStage`` calls it, in every release from 2.6 on."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from . import split
 
 
 def install() -> None:
-    """Let every ``torch.distributed.pipelining.PipelineStage`` of this process call the right split, for good.
+    """Make every ``torch.distributed.pipelining.PipelineStage`` of this process call the correct split, permanently.
 
-    Stages that were made before call it as well. Every rank installs it for itself. Raises
-    :class:`~gradconform.torch_releases.names.UnavailableError` where torch's stages call other functions, and changes
-    nothing then.
+    Existing stages call it as well. Every rank installs it for itself. Raises
+    :class:`~gradconform.torch_releases.names.UnavailableError`, and changes nothing, if torch's stages call other
+    functions.
     """
     pipelining.put_in_stages(_functions())
 
 
 @contextlib.contextmanager
 def in_torch() -> Iterator[None]:
-    """Let stages call the right split inside a ``with`` block, and afterwards what they called before.
+    """Make stages call the correct split inside a ``with`` block, and afterwards their previous functions.
 
-    Blocks may be nested, and may end by an exception. Raises as :func:`install` does.
+    Blocks may be nested, and may end with an exception. Raises as :func:`install` does.
     """
     before = pipelining.put_in_stages(_functions())
     try:

@@ -1,8 +1,8 @@
-"""Graphs under activation checkpointing: each backward over one runs the forward again, and with it what it updates.
+"""Graphs under activation checkpointing: each backward over one runs the forward again, with its updates.
 
-A backward over the inputs and another over the parameters would run it twice, where plain autograd runs it once; and
-checkpointing that re-enters autograd refuses a backward that is told what to compute. So I runs the one full backward
-of these graphs, and W adds what the parameters got of it.
+A backward over the inputs and another over the parameters would run it twice, but plain autograd runs it once.
+Checkpointing that re-enters autograd also refuses a backward over selected tensors. So I runs the single full backward
+of these graphs, and W adds its parameter gradients.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from gradconform.torch_releases.edges import is_compiled, lasting_edge
 from gradconform.torch_releases.saved import saves_to_recompute
 
-#: Where a backward starts: at an output, or at the edge of one that was let go of.
+#: The start of a backward: an output, or the edge of one that was freed.
 Root = Tensor | GradientEdge
 
 
 def edge_of(root: Root) -> GradientEdge:
-    """Return the edge of a root; one that is an edge keeps its graph alive."""
+    """Return the edge of a root; an edge keeps its graph alive."""
     return lasting_edge(root) if isinstance(root, Tensor) else root
 
 
 def start_at(root: Root, grad: Tensor | None) -> Tensor:
-    """Return what W starts with at a root: a copy, or one for a loss, which alone has no gradient and is no edge."""
-    return torch.ones_like(root) if grad is None and isinstance(root, Tensor) else grad.clone()  # type: ignore[union-attr] # of an edge there is one
+    """Return W's start gradient at a root: a copy, or one for a loss, which has no gradient and is not an edge."""
+    return torch.ones_like(root) if grad is None and isinstance(root, Tensor) else grad.clone()  # type: ignore[union-attr] # an edge always has one
 
 
 def needs_grad(output: object) -> bool:
-    """Tell whether a backward can start there."""
+    """Return whether a backward can start there."""
     return isinstance(output, GradientEdge) or (isinstance(output, Tensor) and output.requires_grad)
 
 
 def recomputes(roots: Iterable[Root]) -> bool:
-    """Tell whether a backward from ``roots`` runs a part of the forward again."""
+    """Return whether a backward from ``roots`` runs a part of the forward again."""
     return any(map(_recomputes, nodes_behind(roots)))
 
 
@@ -55,24 +55,24 @@ def nodes_behind(roots: Iterable[Root]) -> Iterator[Node]:
 
 
 def _recomputes(node: Node) -> bool:
-    """Tell whether ``node`` re-enters autograd, or has saved tensors that are to be computed again."""
+    """Return whether ``node`` re-enters autograd, or has saved tensors that must be computed again."""
     return "Checkpoint" in node.name() or saves_to_recompute(node)
 
 
 def runs_once(roots: Iterable[Root]) -> bool:
-    """Tell whether a backward from ``roots`` runs compiled code, which refuses to keep its graph."""
+    """Return whether a backward from ``roots`` runs compiled code, which refuses to keep its graph."""
     return any(is_compiled(type(node)) for node in nodes_behind(roots))
 
 
 def input_pass(
     roots: Sequence[Root], grads: Sequence[Tensor | None], inputs: Sequence[Tensor], parameters: Iterable[Tensor]
 ) -> tuple[tuple[Tensor | None, ...], list[GradientEdge], list[Tensor]]:
-    """Return the gradient of every input, and what W starts at: the edges of the parameters, each with its gradient."""
+    """Return the gradient of every input, and the start of W: the edges of the parameters, each with its gradient."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     found = one_backward(roots, grads, [*inputs, *trained]) if roots else (None,) * (len(inputs) + len(trained))
     passed = {id(value) for value in inputs}
     kept = [(one, grad) for one, grad in zip(trained, found[len(inputs) :], strict=True) if grad is not None]
-    starts = [grad.clone() if id(one) in passed else grad for one, grad in kept]  # what is returned is its caller's
+    starts = [grad.clone() if id(one) in passed else grad for one, grad in kept]  # the caller owns returned gradients
     return found[: len(inputs)], [get_gradient_edge(one) for one, _ in kept], starts
 
 
@@ -84,9 +84,9 @@ def one_backward(
     keep_graph: bool = False,
     hooks: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Run one full backward and return what every leaf gets of it; its ``.grad`` stays, and its hooks are not called.
+    """Return every leaf's gradient from one full backward; its ``.grad`` stays, and its hooks are not called.
 
-    Where ``hooks``, those on tensors are, as ``torch.autograd.grad`` calls them. Leaves that are not named accumulate,
+    With ``hooks``, hooks on tensors are called, as ``torch.autograd.grad`` does. Leaves that are not named accumulate,
     as in any backward.
     """
     with contextlib.ExitStack() as apart:
@@ -98,7 +98,7 @@ def one_backward(
 
 @contextlib.contextmanager
 def silenced(leaves: Iterable[Tensor]) -> Iterator[None]:
-    """Call no hooks on these leaves meanwhile: what is computed of their gradients accumulates later."""
+    """Disable the hooks of these leaves within the context: their computed gradients accumulate later."""
     called = [leaf._backward_hooks for leaf in leaves if leaf._backward_hooks]  # noqa: SLF001 (no other way)
     with _emptied(called):
         yield
@@ -118,7 +118,7 @@ def _emptied(tables: Sequence[dict[int, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _set_apart(leaf: Tensor, *, hooks: bool) -> Iterator[None]:
-    """Let ``leaf`` have no gradient and no hooks, or but those on tensors where ``hooks``, and give it back all."""
+    """Remove the gradient and hooks of ``leaf`` within the context, except tensor hooks with ``hooks``; restore all."""
     on_tensors = None if hooks else leaf._backward_hooks  # noqa: SLF001 (there is no other way to silence them)
     called = [table for table in (on_tensors, leaf._post_accumulate_grad_hooks) if table]  # noqa: SLF001 (as above)
     grad, leaf.grad = leaf.grad, None

@@ -1,7 +1,7 @@
-"""A runtime of our own, as plain as can be: the proof that every composition of a training step can be met.
+"""A plain runtime, the proof that every composition of a training step can be met.
 
-Micro-batches go through the stages one after the other, and back; ranks hand outputs and gradients on by blocking
-transfers, in one order that is the same for all. What a schedule would overlap is not: no number depends on it.
+Micro-batches go through the stages one after the other, and back. Ranks pass outputs and gradients on by blocking
+transfers, in one order that is the same for all. The overlap of a schedule is missing: no number depends on it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
 from .tensor_parallel import TensorSession, handed_round
 
-#: The most dimensions of what goes from stage to stage.
+#: The most dimensions of a tensor passed between stages.
 _DIMENSIONS = 3
-#: What stages run in, in mixed precision and under autocast.
+#: The dtype of stages in mixed precision and under autocast.
 LOWER = torch.bfloat16
-#: The dtypes of what goes from stage to stage.
+#: The dtypes of tensors passed between stages.
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class PlainRuntime:
-    """Stages as they are, gradients summed over replicas by hand."""
+    """A runtime that uses stages unchanged, and sums gradients over replicas by explicit transfers."""
 
     name = "reference-runtime"
     #: Nothing is withheld.
@@ -41,17 +41,17 @@ class PlainRuntime:
 
 
 class PlainSession(TensorSession):
-    """One rank. Each method below is one thing that a training step needs, so that a fault overrides one of them."""
+    """One rank. Each method below does one step of training, so that a fault overrides one of them."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Keep the stages; what adds up is kept apart from what a step gives."""
+        """Store the stages; accumulated gradients are stored separately from a step's own."""
         super().__init__(modules, spec)
         self.owner = {stage: rank for rank, stages in enumerate(spec.placement) for stage in stages}
         #: The number of steps so far.
         self.steps = 0
-        #: What is not reduced yet.
+        #: The gradients that are not reduced yet.
         self.shares: dict[nn.Parameter, Tensor] = {}
-        #: What runs in place of each stage: in mixed precision a copy of it in bfloat16.
+        #: The module that runs in place of each stage: in mixed precision a copy of it in bfloat16.
         self.running = {index: self.running_of(module) for index, module in self.modules.items()}
 
     def rank_of(self, stage: int) -> int:
@@ -64,7 +64,7 @@ class PlainSession(TensorSession):
         first = pipeline_rank * self.spec.replicas * each + self.spec.tensor_rank
         return range(first, first + self.spec.replicas * each, each)
 
-    # What a loss counts.
+    # The weights of losses.
 
     def tokens(self, batch: Batch) -> float:
         """Return the number of tokens of the whole batch, that of all replicas."""
@@ -73,32 +73,32 @@ class PlainSession(TensorSession):
         return float(counted) / len(self.spec.placement) / self.spec.tensor_ranks
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
-        """Return what the loss of a micro-batch of a batch counts."""
+        """Return the weight of the loss of a micro-batch of a batch."""
         del chunk
         if self.spec.reduction == "tokens":
             return 1.0 / self.tokens(batch)
         return 1.0 / (self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "mean" else 1.0
 
     def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
-        """Return what the auxiliary losses of a micro-batch count."""
+        """Return the weight of the auxiliary losses of a micro-batch."""
         return self.weight(batch, chunk)
 
-    # In which precision stages run.
+    # The precision of stages.
 
     def running_of(self, stage: nn.Module) -> nn.Module:
-        """Return what runs in place of a stage."""
+        """Return the module that runs in place of a stage."""
         return copy.deepcopy(stage).to(LOWER) if self.spec.precision == "mixed" else stage
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return what stages and the loss run within."""
+        """Return the context in which stages and the loss run."""
         return torch.autocast(self.spec.device.type, LOWER, enabled=self.spec.precision == "autocast")
 
     def lower(self, value: Tensor) -> Tensor:
-        """Return what a stage is given, as it is to see it."""
+        """Return a stage's input in the precision that it receives."""
         return value.to(LOWER) if self.spec.precision == "mixed" and value.is_floating_point() else value
 
     def round_parameters(self) -> None:
-        """Give what runs in bfloat16 the parameters as they are now, and the mode that stages are in."""
+        """Copy the current parameters and modes to the modules that run in bfloat16."""
         for index, running in self.running.items():
             if running is not (stage := self.modules[index]):
                 running.train(stage.training)
@@ -107,7 +107,7 @@ class PlainSession(TensorSession):
                         rounded.copy_(parameter)
 
     def take_gradients(self) -> None:
-        """Add what a micro-batch gave to the gradients of the parameters that are kept, in their dtype."""
+        """Add a micro-batch's gradients to those of the kept parameters, in their dtype."""
         for index, running in self.running.items():
             if running is not (stage := self.modules[index]):
                 for rounded, parameter in zip(running.parameters(), stage.parameters(), strict=True):
@@ -118,7 +118,7 @@ class PlainSession(TensorSession):
     # One step.
 
     def step(self, batch: Batch) -> list[Tensor] | None:
-        """Run every micro-batch forward and back, then reduce what came, and add it to what is there."""
+        """Run every micro-batch forward and back, then reduce the gradients, and add them to the existing ones."""
         before = self.kept()
         losses = self.passes(batch)
         self.add(self.shares)
@@ -129,7 +129,7 @@ class PlainSession(TensorSession):
         return self.told(losses)
 
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
-        """Run every micro-batch forward and back, and keep what came for the next step to reduce."""
+        """Run every micro-batch forward and back, and keep the gradients for the next step to reduce."""
         before = self.kept()
         losses = self.passes(batch)
         self.add(self.shares)
@@ -150,7 +150,7 @@ class PlainSession(TensorSession):
             return self.told([self.forward(chunk)[1] for chunk in batch.split()])
 
     def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        """Return the losses of a last rank."""
+        """Return the losses on a last rank, None on others."""
         return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
 
     def chunks(self, batch: Batch) -> list[Batch]:
@@ -168,7 +168,7 @@ class PlainSession(TensorSession):
         return loss
 
     def forward(self, chunk: Batch) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor | None]:
-        """Run the stages of this rank forward; return what each took and put out, and the loss on a last rank."""
+        """Return each stage's input and output on this rank, and the loss on a last rank."""
         passed: dict[int, tuple[Tensor, Tensor]] = {}
         value, loss = chunk.x, None
         for stage in range(self.spec.stages):
@@ -186,12 +186,12 @@ class PlainSession(TensorSession):
         return passed, loss
 
     def leaf(self, value: Tensor, stage: int) -> Tensor:
-        """Return what a stage is given, of what came from the one before: a tensor that nobody else has."""
+        """Return a stage's input as a new tensor, from the previous stage's output."""
         del stage
         return value.detach().requires_grad_(torch.is_grad_enabled())
 
     def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
-        """Run the stages of this rank backward, each from what came of the one behind it."""
+        """Run the stages of this rank backward, each from the gradient of the next one."""
         handed: Tensor | None = None
         for stage in reversed(range(self.spec.stages)):
             if stage not in self.modules:
@@ -208,7 +208,7 @@ class PlainSession(TensorSession):
                 self.send(handed, stage - 1)
 
     def send(self, value: Tensor, stage: int) -> None:
-        """Hand a tensor on to another stage, unless that is on this rank: its dtype and shape first."""
+        """Send a tensor to another stage, unless that is on this rank: its dtype and shape first."""
         if self.owner[stage] == self.spec.pipeline_rank:
             return
         self.spec.note(f"sending to stage {stage}")
@@ -217,7 +217,7 @@ class PlainSession(TensorSession):
         dist.send(value.contiguous(), self.rank_of(stage))
 
     def received(self, stage: int, here: Tensor | None) -> Tensor:
-        """Return what another stage hands on; ``here`` is what it has put out where it is on this rank."""
+        """Return the tensor from another stage; ``here`` is its output if it is on this rank."""
         if self.owner[stage] == self.spec.pipeline_rank and here is not None:
             return here
         self.spec.note(f"receiving from stage {stage}")
@@ -228,7 +228,7 @@ class PlainSession(TensorSession):
         dist.recv(value, self.rank_of(stage))
         return value.to(self.spec.device)
 
-    # What is done with gradients.
+    # The handling of gradients.
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that have a gradient, by full name, each once."""
@@ -239,7 +239,7 @@ class PlainSession(TensorSession):
         return [(name, parameter) for parameter, name in found.items()]
 
     def kept(self) -> dict[nn.Parameter, Tensor]:
-        """Take away what earlier steps gave, and return it."""
+        """Return the gradients of earlier steps, and remove them."""
         before = {}
         for _, parameter in self.trained():
             if parameter.grad is not None:
@@ -248,19 +248,19 @@ class PlainSession(TensorSession):
         return before
 
     def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
-        """Add what earlier steps gave."""
+        """Add the gradients of earlier steps."""
         for parameter, grad in before.items():
             parameter.grad = grad if parameter.grad is None else parameter.grad + grad
 
     def reduce(self) -> None:
-        """Sum the gradients of a step over replicas, and over tensor ranks that saw a part of a layer's input each."""
+        """Sum a step's gradients over replicas, and over tensor ranks that each received a part of a layer's input."""
         for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
             self.spec.note(f"reducing the gradient of {name}")
             if parameter.grad is not None:
                 parameter.grad = self.over_replicas(self.over_tensor_ranks(name, parameter.grad))
 
     def over_replicas(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over replicas: each hands its own to all others."""
+        """Return the sum of a tensor over replicas: each sends its own to all others."""
         if self.spec.replicas == 1:
             return value
         ranks = self.ranks(self.spec.pipeline_rank)
@@ -270,7 +270,7 @@ class PlainSession(TensorSession):
         return total
 
     def add_tied(self) -> None:
-        """Add the gradients of one weight that lies on two ranks."""
+        """Add the gradients of one weight that is on two ranks."""
         if not self.spec.tied:
             return
         named = dict(self.named("named_parameters"))
@@ -293,14 +293,14 @@ class PlainSession(TensorSession):
         del own
         dist.recv(theirs, self.rank_of(stage))
 
-    # What an optimizer does.
+    # The work of an optimizer.
 
     def counted(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the parameters that count in the norm on this rank: a tied weight on its first rank alone."""
+        """Return the parameters that count in the norm on this rank: a tied weight only on its first rank."""
         return [(name, parameter) for name, parameter in self.trained() if name not in self.spec.tied[1:]]
 
     def squares(self) -> float:
-        """Return the sum of squares of this rank's gradients, its share of those that tensor ranks have alike."""
+        """Return the sum of squares of this rank's gradients, with its share of those that tensor ranks duplicate."""
         return sum(
             float(one.grad.double().square().sum()) / self.holders(name)
             for name, one in self.counted()
@@ -314,11 +314,11 @@ class PlainSession(TensorSession):
         return math.sqrt(float(square) / self.spec.replicas)
 
     def factor(self, max_norm: float, norm: float) -> float:
-        """Return what gradients are multiplied by to be clipped."""
+        """Return the factor that clips gradients."""
         return min(1.0, max_norm / (norm + 1e-6))
 
     def clip(self, max_norm: float) -> float:
-        """Clip the gradients by their norm, and return it."""
+        """Return the norm of the gradients, and clip them by it."""
         norm = self.norm()
         for _, parameter in self.trained():
             if parameter.grad is not None:
@@ -326,11 +326,11 @@ class PlainSession(TensorSession):
         return norm
 
     def param_grads(self) -> dict[str, Kept]:
-        """Return gradients: whole, or of sharded replicas the rows that each has."""
+        """Return gradients: whole, or for sharded replicas the rows of each."""
         return {name: self.part(name, self.own(one.grad)) for name, one in self.named("named_parameters")}
 
     def own(self, grad: Tensor | None) -> Kept:
-        """Return what this replica holds of a gradient."""
+        """Return this replica's part of a gradient."""
         if grad is None or not self.spec.data_parallel.startswith(("fsdp", "hsdp")):
             return grad
         rows = -(-len(grad) // self.spec.replicas)
@@ -339,6 +339,6 @@ class PlainSession(TensorSession):
 
 
 def idea_of(session: type[PlainSession]) -> tuple[str, str]:
-    """Return the name of a session that differs from the plain one, and what it does in its docstring's first line."""
+    """Return the name of a session that differs from the plain one, and the first line of its docstring."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", session.__name__).lower()
     return name, (session.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -1,14 +1,14 @@
-"""A stage backward of our own, full and split: right by the whole contract, and faster than torch's.
+"""The kit's stage backward, full and split: correct by the whole contract, and faster than torch's.
 
 The functions have the signatures of ``torch.distributed.pipelining._backward``. ``stage_backward_input`` computes the
-gradients of the inputs and, on the way, takes what arrives where parameters are used. ``stage_backward_weight`` starts
-there, for the parameters of each use alone. It computes the gradients of a product's factors itself, and leaves other
-uses to the engine. Where that would be wrong, I computes the gradient of that one parameter and W accumulates it;
-``explain=True`` says for which, and why. Between I and W, nothing of the outputs is kept, and others may receive into
-the memory of the output gradients.
+gradients of the inputs and, on the way, collects the gradients that reach the uses of parameters.
+``stage_backward_weight`` starts there, only for the parameters of each use. It computes the gradients of a product's
+factors itself, and runs the engine for other uses. If that would be wrong, I computes the gradient of that one
+parameter and W accumulates it; ``explain=True`` says for which, and why. Between I and W, no reference to the outputs
+is kept, and others may receive into the memory of the output gradients.
 
-The weight context has torch's form, a list of ``param_groups``: first what I has computed, then all products that W
-does side by side, then a group for each set of other uses.
+The weight context has torch's form, a list of ``param_groups``. First come the gradients computed by I, then all
+products that W does together, then a group for each set of other uses.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .use_plan import GroupPlan, plan_of
 from .uses import Fallback, LookUp, Reason, Uses, accumulated_into, uses_of
 from .weight_pass import accumulate_groups
 
-#: What these functions claim beyond what plain autograd does.
+#: The claims of these functions beyond those of plain autograd.
 gradconform_capabilities = {"none_output_grad": True, "edge_roots": EDGE.there()}
 
 
 def stage_backward(
     stage_output: Any, output_grads: Any, input_values: Sequence[Any], outputs_with_grads_idxs: list[int] | None = None
 ) -> tuple[Tensor | None, ...]:
-    """Run the full backward: return one gradient per input value, accumulate the parameters' into ``.grad``.
+    """Return one gradient per input value from the full backward, and accumulate the parameters' into ``.grad``.
 
     ``output_grads`` mirrors ``stage_output``; it is None for a loss. None for an output means that no gradient flows
-    through it. A ``GradientEdge`` stands for an output that was let go of, as in torch 2.15's runtime. Raises
-    ``ValueError`` where structure or shape differ, before anything is changed.
+    through it. A ``GradientEdge`` replaces an output that was freed, as in torch 2.15's runtime. Raises ``ValueError``
+    if structure or shape differ, before anything is changed.
     """
     del outputs_with_grads_idxs
     roots, grads = match(stage_output, output_grads)
     needing = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-    # A parameter passed as an input accumulates as a parameter, so its own gradient takes a walk of its own.
+    # A parameter passed as an input accumulates as a parameter, so its own gradient needs a separate walk.
     passed = any(isinstance(value, nn.Parameter) for value in needing)
     found, _ = input_grads(roots, grads, input_values) if passed else ((), ())
     passed_on = [value for value in needing if not isinstance(value, nn.Parameter)]
@@ -75,9 +75,10 @@ def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
-    Parameters are left alone. Where ``explain``, ``context[0]["explained"]`` lists a
+    Parameters are not changed. With ``explain``, ``context[0]["explained"]`` lists a
     :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
-    whether asked or not. ``look_up`` gives the plan for the shape of a graph. Raises as :func:`stage_backward` does.
+    even if it is not requested. ``look_up`` returns the plan for the shape of a graph. Raises as :func:`stage_backward`
+    does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
@@ -122,22 +123,22 @@ def stage_backward_weight(
 
 @dataclass(slots=True)
 class _Kept:
-    """What I keeps for W: what came to the uses, and the gradients of parameters that it has computed itself."""
+    """The data that I keeps for W: the gradients at the uses, and those of parameters that it has computed itself."""
 
-    #: What came to the edges of uses, by their places in the plan.
+    #: The gradients at the edges of uses, by their places in the plan.
     came: dict[int, Tensor | None] = field(default_factory=dict)
-    #: The places of products at which nobody's hooks take part.
+    #: The places of products without any hooks.
     untouched: set[int] = field(default_factory=set)
-    #: What W starts with at the outputs that lead to no input.
+    #: W's start gradients at the outputs that lead to no input.
     outputs: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     early: dict[Node, Tensor | None] = field(default_factory=dict)
 
     def places(self) -> set[int]:
-        """Return the places in memory of all gradients that are kept."""
+        """Return the memory addresses of all kept gradients."""
         return places_of([*self.came.values(), *self.early.values(), *(grad for _, grad in self.outputs)])
 
     def copy(self, places: set[int]) -> None:
-        """Copy what lies in one of ``places``, which belong to others."""
+        """Copy the tensors at ``places``, which belong to others."""
 
         def own(grad: Tensor | None) -> Tensor | None:
             return grad.detach().clone() if grad is not None and shared_place_of(grad) in places else grad
@@ -147,7 +148,7 @@ class _Kept:
         self.early = {node: own(grad) for node, grad in self.early.items()}
 
     def nothing_came(self, group: GroupPlan) -> bool:
-        """Tell whether no gradient came to any use of a group."""
+        """Return whether no gradient reached any use of a group."""
         outputs = [grad for _, grad in self.outputs] if group.outputs else []
         return all(grad is None for grad in (*outputs, *(self.came[place] for place in group.places)))
 
@@ -155,7 +156,7 @@ class _Kept:
 def _computed(
     roots: Sequence[Root], grads: Sequence[Tensor | None], wanted: Sequence[Tensor], uses: Uses
 ) -> tuple[tuple[Tensor | None, ...], _Kept]:
-    """Run the backward for the inputs; return their gradients, and what is kept for W."""
+    """Return the gradients of the inputs from their backward, and the data kept for W."""
     kept = _Kept()
     if any(group.outputs for group in uses.groups):
         kept.outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.plan.apart]
@@ -167,7 +168,7 @@ def _computed(
     with Watched([nodes[incoming[place][0]] for place in products]) as watched:
         given = _grads(roots, grads, [*wanted, *edges, *loss, *early], uses.early)
     came = iter(given[len(wanted) :])
-    kept.came = dict(zip(places, came))  # noqa: B905 (what came to the loss and to parameters follows)
+    kept.came = dict(zip(places, came))  # noqa: B905 (the gradients of the loss and of parameters follow)
     untouched = watched.untouched([kept.came[place] for place in products])
     kept.untouched = {place for place, alone in zip(products, untouched, strict=True) if alone}
     if loss:
@@ -178,7 +179,7 @@ def _computed(
 
 
 def _ask_where_nothing_came(roots: Sequence[Root], grads: Sequence[Tensor | None], uses: Uses, kept: _Kept) -> None:
-    """Compute the gradients of parameters to whose uses nothing came: a custom Function may give zeros for nothing."""
+    """Compute the gradients of parameters whose uses no gradient reached: a custom Function may return zeros."""
     came = (*kept.came.values(), *(grad for _, grad in kept.outputs))
     if all(grad is not None for grad in came):
         return
@@ -209,7 +210,7 @@ def _grads(
 
 
 def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
-    """Return the context of W: what I has computed, then a group for each set of uses, those of many first."""
+    """Return the context of W: the gradients computed by I, then a group for each set of uses, larger sets first."""
     early = [(node, grad) for node, grad in kept.early.items() if grad is not None]
     nodes = [node for node, _ in early]
     groups: list[dict[str, Any]] = [{"params": nodes, "intermediates": nodes, "grads": [(grad,) for _, grad in early]}]
@@ -223,7 +224,7 @@ def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
 
 
 def _batched(uses: Uses, kept: _Kept) -> dict[str, Any]:
-    """Return what W does side by side as one group: each use has parameters and sides of its own."""
+    """Return the uses that W does together as one group: each use has its own parameters and sides."""
     batch, nodes, edges, came = uses.plan.batch, uses.nodes, uses.plan.edges, kept.came
     return {
         "params": [nodes[number] for number in batch.accumulating],

@@ -1,10 +1,10 @@
-"""Where W starts for each parameter, and whose gradient I computes: found from the shape of a graph alone.
+"""Finds, from the shape of a graph alone, where W starts for each parameter, and whose gradient I computes.
 
-One analysis finds the nodes that lead to an input. Those of them that have a parameter below along a way that leads to
-no input are *uses*: the gradient that comes in there is all that the parameter's gradient needs. W can start there, and
-compute that parameter's gradient alone, unless the engine would meet the parameter a second time further down.
+One analysis finds the nodes that lead to an input. A *use* is one of them with a parameter below it, on a path that
+leads to no input. The gradient that arrives at its uses is all that the parameter's gradient needs. W can start there,
+and compute only that parameter's gradient, unless the engine would reach the parameter a second time further down.
 
-:func:`plan_of` is a function of the shape, so a plan that is looked up is the one that would be made.
+:func:`plan_of` depends only on the shape, so a stored plan is equal to a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .graph_shape import Shape
 
 
 class Reason(enum.Enum):
-    """Why I computes the gradient of a parameter itself, and W but accumulates it."""
+    """Why I computes the gradient of a parameter, which W then only accumulates."""
 
     VECTOR = "what would be kept until W is larger than the gradient"
     TWO_DEPTHS = "it is used again below one of its uses, where W would meet it twice"
@@ -31,7 +31,7 @@ class Reason(enum.Enum):
     RESHARDED = "it stands in for a weight that lies over ranks, and may be taken away again before W"
 
 
-#: Stands among uses for the outputs that lead to no input: W starts there with their own gradients.
+#: Represents, among uses, the outputs that lead to no input: W starts there with their own gradients.
 OUTPUTS = None
 _Starts = frozenset[int | None]
 
@@ -53,12 +53,12 @@ class ParameterPlan:
 class GroupPlan:
     """The parameters whose W starts at the same uses.
 
-    ``places`` are those of the edges of its uses among all that gradients come in at; ``outputs`` if it starts at the
-    outputs that lead to no input as well. ``keepers`` are the nodes and the roots that keep its uses alive: a custom
-    Function's node lives by what is above it.
+    ``places`` are those of the edges of its uses among all edges at which gradients arrive. ``outputs`` says that it
+    also starts at the outputs that lead to no input. ``keepers`` are the nodes and the roots that keep its uses alive:
+    a custom Function's node is kept alive by its users above.
 
-    ``sides`` has for each use the places of those of its edges that lead to the parameters, if all uses are products: W
-    can start below these edges as well, with the gradients of the factors. They are ``direct`` if one of them ends at a
+    ``sides`` has for each use the places of its edges that lead to the parameters, if all uses are products. W can then
+    also start below these edges, with the gradients of the factors. They are ``direct`` if one of them ends at a
     matrix. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that one comes later.
     """
 
@@ -74,7 +74,7 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The groups of one product each that overlap no other and are not direct, which W can do side by side.
+    """The groups of one product each that overlap no other and are not direct, which W can do together.
 
     By use: the ``places`` and ``sides`` of its group, and how many ``parameters`` it has. ``accumulating`` are the
     numbers of all their nodes, one use after the other.
@@ -88,12 +88,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class UsePlan:
-    """What one shape tells. All nodes, outputs and roots are numbers.
+    """The plan for one shape. All nodes, outputs and roots are numbers.
 
     ``groups`` are sorted, most uses first; ``others`` are those outside the ``batch``. ``edges`` has node and output of
-    each edge at which a gradient arrives at a use, and ``products`` the places of those at products that W can start
-    below. ``saving`` are the nodes that W would run and that may have saved tensors: the products, then the others.
-    ``apart`` are the roots that lead to no input.
+    each edge at which a gradient arrives at a use. ``products`` has the places of those edges at products that W can
+    start below. ``saving`` are the nodes that W would run and that may have saved tensors: the products, then the
+    others. ``apart`` are the roots that lead to no input.
     """
 
     whole: Reason | None
@@ -108,7 +108,7 @@ class UsePlan:
 
 
 class _Edges:
-    """The edges of a shape, both ways."""
+    """The edges of a shape, in both directions."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -118,11 +118,11 @@ class _Edges:
             for child, _ in children:
                 if child >= 0:
                     self.above[child].append(number)
-        #: The nodes that lead to an input; that of an input is one of them only if it leads to another.
+        #: The nodes that lead to an input; an input's own node is one of them only if it leads to another.
         self.leading = self.all_above(shape.inputs)
 
     def all_above(self, numbers: Iterable[int]) -> set[int]:
-        """Return the nodes from which one of ``numbers`` is met, going down at least one edge."""
+        """Return the nodes from which one of ``numbers`` is reached, going down at least one edge."""
         found: set[int] = set()
         waiting = list(numbers)
         while waiting:
@@ -150,19 +150,19 @@ class _Edges:
         return uses, between
 
     def outputs_of(self, use: int) -> tuple[int, ...]:
-        """Return the outputs of ``use`` at which gradients come in."""
+        """Return the outputs of ``use`` at which gradients arrive."""
         outputs = {output for number, output in self.shape.roots if number == use}
         for user in self.above[use]:
             outputs.update(output for child, output in self.below[user] if child == use)
         return tuple(sorted(outputs))
 
     def has_vectors_alone(self, use: int) -> bool:
-        """Tell whether leaves of one dimension at most are all that ``use`` has beside what leads to an input."""
+        """Return whether ``use`` has only leaves of at most one dimension, except those that lead to an input."""
         own = [child for child, _ in self.below[use] if child >= 0 and child not in self.leading]
         return all(self.kinds[child].vector for child in own)
 
     def keeper(self, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the node or the roots that keep a use alive; nothing where naming the use does."""
+        """Return the node or the roots that keep a use alive; empty if naming the use does."""
         keeper = use
         while self.kinds[keeper].held_from_above:
             if not self.above[keeper]:
@@ -171,13 +171,13 @@ class _Edges:
         return () if keeper == use else (keeper,), ()
 
     def whole(self) -> Reason | None:
-        """Return why nothing but one full backward can be run, None where it can."""
+        """Return why only one full backward can be run, None if it can be split into I and W."""
         if any(kind.reenters for kind in self.kinds):
             return Reason.REENTRANT
         return Reason.COMPILED if any(kind.compiled for kind in self.kinds) else None
 
     def reason(self, uses: set[int | None], between: set[int], ends: set[int]) -> Reason | None:
-        """Return why a parameter's gradient is computed in I, None where W can compute it."""
+        """Return why a parameter's gradient is computed in I, None if W can compute it."""
         nodes = {use for use in uses if use is not OUTPUTS}
         if len(uses) > 1 and self.all_above(nodes | (ends if OUTPUTS in uses else set())) & nodes:
             return Reason.TWO_DEPTHS
@@ -188,7 +188,7 @@ class _Edges:
         return None
 
     def sides(self, uses: Iterable[int], between: set[int]) -> tuple[tuple[int, ...], ...] | None:
-        """Return for each use the places of its edges to what is between; None if a use is no product."""
+        """Return for each use the places of its edges to the nodes in between; None if a use is not a product."""
         found = []
         for use in uses:
             if not self.kinds[use].product or self.outputs_of(use) != (0,):
@@ -197,12 +197,12 @@ class _Edges:
         return tuple(found)
 
     def is_direct(self, uses: Iterable[int], between: set[int]) -> bool:
-        """Tell whether an edge of a use ends at a parameter that is no vector."""
+        """Return whether an edge of a use ends at a parameter that is not a vector."""
         below = (child for use in uses for child, _ in self.below[use] if child in between)
         return any(self.kinds[child].trained and not self.kinds[child].vector for child in below)
 
 
-#: Shapes whose plans are kept: those of all stages of a rank, and of the ways that their forwards take.
+#: How many plans are stored: those of all stages of a rank, and of the paths that their forwards take.
 _KEPT_PLANS = 128
 
 
@@ -210,7 +210,7 @@ _KEPT_PLANS = 128
 def plan_of(shape: Shape) -> UsePlan:
     """Return where W starts for each parameter of a graph of this shape, and for which of them I computes the gradient.
 
-    Checkpoints that do not re-enter have no mark in the shape: the caller asks the nodes that save tensors.
+    Checkpoints that do not re-enter have no mark in the shape: the caller checks the nodes that save tensors.
     """
     edges = _Edges(shape)
     if whole := edges.whole():
@@ -246,7 +246,7 @@ def plan_of(shape: Shape) -> UsePlan:
 
 
 def _batch(groups: Sequence[GroupPlan]) -> tuple[Batch, tuple[GroupPlan, ...]]:
-    """Return what W can do side by side, and the other groups."""
+    """Return the groups that W can do together, and the other groups."""
     batched: list[GroupPlan] = []
     others: list[GroupPlan] = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""Where a graph uses its parameters: what of their gradients I leaves to W, and what it computes itself."""
+"""Finds where a graph uses its parameters: which gradients I leaves to W, and which it computes itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .use_plan import GroupPlan, Reason, UsePlan, plan_of
 __all__ = ["Fallback", "LookUp", "Reason", "Uses", "accumulated_into", "uses_of"]
 
 
-#: What gives the plan for a shape.
+#: Returns the plan for a shape.
 LookUp = Callable[[Shape], UsePlan]
 
 
@@ -44,11 +44,11 @@ def accumulated_into(node: Node) -> Tensor:
 
 @dataclass(slots=True)
 class Uses:
-    """What is found of one graph.
+    """The parameter uses of one graph.
 
-    ``groups`` has what is left to W; ``early`` has the nodes that accumulate into parameters whose gradient I computes.
-    ``stand_ins`` are those of parameters that nobody has named, in the place of weights that lie over ranks: what
-    fully_shard gathers. Where ``plan.whole`` says why, I is one full backward.
+    ``groups`` has the gradients left to W; ``early`` has the nodes that accumulate into parameters whose gradient I
+    computes. ``stand_ins`` are the nodes of unnamed parameters that replace weights divided over ranks: those that
+    fully_shard gathers. If ``plan.whole`` has a reason, I is one full backward.
     """
 
     roots: Sequence[GradientEdge]
@@ -59,11 +59,11 @@ class Uses:
     groups: Sequence[GroupPlan] = ()
 
     def is_as_planned(self) -> bool:
-        """Tell whether all that the plan leaves to W is left to it."""
+        """Return whether everything that the plan leaves to W is left to it."""
         return self.groups is self.plan.groups
 
     def places(self) -> Sequence[int]:
-        """Return the places, in the plan, of the edges at which gradients come to the uses of the groups."""
+        """Return the places, in the plan, of the edges at which gradients reach the uses of the groups."""
         if self.is_as_planned():
             return range(len(self.plan.edges))
         return sorted({place for group in self.groups for place in group.places})
@@ -90,8 +90,8 @@ def uses_of(
     """Return where W starts for each parameter, and for which of them I computes the gradient.
 
     The outputs are the ``roots``, ``inputs`` the nodes of the inputs that need a gradient; ``trained`` are the
-    parameters by their ids. Where ``explain``, each reason is the first that holds; otherwise any that holds will do.
-    ``look_up`` gives the plan for a shape.
+    parameters by their ids. With ``explain``, each reason is the first that holds; otherwise any valid one. ``look_up``
+    returns the plan for a shape.
     """
     graph = walk(roots, inputs, trained)
     plan, nodes = look_up(graph.shape), graph.nodes
@@ -114,7 +114,7 @@ def _again(nodes: Sequence[Node], products: Sequence[int], others: Sequence[int]
 
 
 def _left(found: Uses, again: set[int], group: GroupPlan) -> GroupPlan | None:
-    """Return what W may compute of a group; I computes what would be computed ``again``."""
+    """Return the part of a group that W may compute; I computes the gradients of nodes that would run ``again``."""
     early = [one for one in group.parameters if not again.isdisjoint(one.saving)]
     if not early:
         return group
@@ -124,9 +124,9 @@ def _left(found: Uses, again: set[int], group: GroupPlan) -> GroupPlan | None:
 
 
 def _stand_ins(graph: Graph, inputs: Sequence[Node], trained: Mapping[int, Tensor]) -> frozenset[Node]:
-    """Return the nodes of parameters that stand in for trained ones, which are not in the graph themselves.
+    """Return the nodes of parameters that replace trained ones, which are not in the graph themselves.
 
-    Modules have those that lie over ranks, and while fully_shard has gathered them others in their place.
+    Modules hold the divided parameters, and while fully_shard has gathered them, others replace these.
     """
     here = set(map(id, graph.leaves))
     if here.issuperset(trained) or not any(lies_over_ranks(one) for key, one in trained.items() if key not in here):

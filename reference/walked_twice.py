@@ -1,9 +1,9 @@
 """A stage backward that walks the whole graph twice, in I for the inputs and in W for the parameters: right and slow.
 
-Faults and right variants are made of it, since it is as plain as a split can be, and it is what
-:mod:`gradconform.reference.split` is held against. Between I and W it keeps the edges of the outputs and copies of
-their gradients. The weight context has one group, whose intermediates are the roots of the graph, or, where a part of
-the forward is to be run again, the parameters.
+Faults and correct variants are made from it, because it is as plain as a split can be.
+:mod:`gradconform.reference.split` is compared with it. Between I and W it keeps the edges of the outputs and copies of
+their gradients. The weight context has one group, whose intermediates are the roots of the graph. If a part of the
+forward must run again, they are the parameters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stage_backward_input(
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
-    Parameters are left alone. Raises as :func:`stage_backward` does.
+    Parameters are not changed. Raises as :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     parameters = [weight for weight in dict.fromkeys(weights) if weight.requires_grad]

@@ -1,4 +1,4 @@
-"""What W does with its context: it computes the gradients of factors itself, and starts the engine once for many.
+"""Runs W on its context: it computes the gradients of factors itself, and starts the engine once for many.
 
 The engine cannot start at two uses at once if one is below the other: it would run the lower one twice. The edges of a
 product that lead to its parameters lead to no other use. So the engine can start below many products at once.
@@ -18,14 +18,14 @@ from gradconform.torch_releases.products import engine_is_needed, factor_grads
 
 from .gradients import starts_of
 
-#: How many bytes of gradients are computed before the engine accumulates them: few beside what a stage has, and enough
+#: How many bytes of gradients are computed before the engine accumulates them: little compared with a stage, and enough
 #: that small gradients share one start of the engine.
 _AT_ONCE = 8 * 2**20
 
 
 @torch.no_grad()
 def accumulate_groups(groups: Sequence[dict[str, Any]], trained: set[int], *, retain_graph: bool) -> None:
-    """Accumulate what a weight context holds into the parameters whose ids are ``trained``, and free it."""
+    """Accumulate the gradients of a weight context into the parameters whose ids are ``trained``, and free it."""
     weight_pass = _WeightPass(trained, retain_graph=retain_graph)
     for group in groups:
         run = weight_pass.run_batch if "parameters" in group else weight_pass.run
@@ -33,12 +33,12 @@ def accumulate_groups(groups: Sequence[dict[str, Any]], trained: set[int], *, re
     weight_pass.flush()
 
 
-#: What the engine starts with: edges and their gradients.
+#: The start of the engine: edges and their gradients.
 _Starts = list[tuple[GradientEdge, Tensor]]
 
 
 def _is_copied(node: Node, sides: Sequence[int]) -> bool:
-    """Tell whether a large gradient would be copied: the engine copies those that it gets straight for a leaf."""
+    """Return whether a large gradient would be copied: the engine copies gradients that it gets directly for a leaf."""
     leaves = (getattr(node.next_functions[side][0], "variable", None) for side in sides)
     return any(leaf is not None and leaf.nbytes > _AT_ONCE for leaf in leaves)
 
@@ -55,7 +55,7 @@ class _WeightPass:
         self._bytes = 0
 
     def run_batch(self, group: dict[str, Any]) -> None:
-        """Do a group of uses that have nothing in common, each of which is freed when it is done."""
+        """Compute a group of independent uses, each of which is freed when it is finished."""
         nodes, grads, params = group.pop("intermediates"), group.pop("grads"), group["params"]
         sides, parameters = group.pop("sides"), group.pop("parameters")
         sought = self._leaves = self._sought(params)
@@ -73,7 +73,7 @@ class _WeightPass:
                 self._leaves = sought
 
     def run(self, group: dict[str, Any]) -> None:
-        """Do a group whose uses share their parameters."""
+        """Compute a group whose uses share their parameters."""
         sides = group.pop("sides", None)
         sought = self._sought(group["params"], group.get("stand_ins", ()))
         self.flush()
@@ -95,14 +95,14 @@ class _WeightPass:
         del keepers
 
     def _sought(self, nodes: Sequence[Any], stand_ins: Collection[Any] = ()) -> list[Tensor]:
-        """Return the leaves that nodes accumulate into as far as they are trained, or stand in for such."""
+        """Return the leaves that nodes accumulate into, if they are trained or replace trained ones."""
         trained = self._trained
         if stand_ins:
             return [node.variable for node in nodes if id(node.variable) in trained or node in stand_ins]
         return [leaf for node in nodes if id(leaf := node.variable) in trained]
 
     def _add(self, node: Node, grad: Tensor, sides: Sequence[int]) -> bool:
-        """Let the gradients of a product's factors wait; tell whether they could be computed beside the engine."""
+        """Return whether the gradients of a product's factors could be computed outside the engine, and queue them."""
         found = factor_grads(node, grad, sides)
         if found is None:
             return False
@@ -117,7 +117,7 @@ class _WeightPass:
         self._edges, self._grads, self._leaves, self._bytes = [], [], [], 0
 
     def flush(self, *, again: bool = False) -> None:
-        """Accumulate what waits; ``again`` if nodes below are run once more."""
+        """Accumulate the queued gradients; ``again`` if nodes below are run once more."""
         edges, grads, leaves = self._edges, self._grads, self._leaves
         self._drop()
         if edges:

@@ -1,7 +1,8 @@
-"""The plainest stand-in for a split: I runs plain autograd's one backward, and W has nothing left to do.
+"""The plainest substitute for a split: I runs plain autograd's single backward, and W has nothing left to do.
 
-It breaks the contract, by which I leaves parameters alone, and no wrong gradient can be its fault: where a pipeline is
-wrong with it, the pipeline is. But it fires hooks of parameters in I, which a wrapper may wait for in W.
+It breaks the contract, which requires that I does not change parameters. No wrong gradient can be its fault: if a
+pipeline is wrong with it, the pipeline is at fault. But it fires hooks of parameters in I, and a wrapper may wait for
+them in W.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def stage_backward_input(
     input_values: Sequence[Any],
     weights: Iterator[nn.Parameter],
 ) -> tuple[tuple[Tensor | None, ...], list[dict[str, Any]]]:
-    """Accumulate all gradients; return one per input value, and a context of nothing."""
+    """Accumulate all gradients; return one per input value, and an empty context."""
     del weights
     return stage_backward(list(stage_outputs_or_loss), output_grads, input_values), []
 
@@ -35,6 +36,6 @@ def stage_backward_weight(
     param_groups: list[dict[str, Any]],
     retain_graph: bool = False,  # noqa: FBT001, FBT002 (torch's own signature)
 ) -> tuple[Tensor | None, ...]:
-    """Return what has been accumulated."""
+    """Return the accumulated gradients."""
     del param_groups, retain_graph
     return tuple(weight.grad for weight in weights)

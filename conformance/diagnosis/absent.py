@@ -1,4 +1,4 @@
-"""Gradients that are not there: never accumulated, cleared, returned in another slot, lost with a weight context."""
+"""Finds why a gradient is missing: never accumulated, cleared, in another slot, or lost with a weight context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .wrong import dense, is_value
 
 
 def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
-    """Say why a parameter has no gradient."""
+    """Return why a parameter has no gradient."""
     before = step_before(evidence, step)
     if before is not None and before.param_grads.get(name) is not None:
         return Cause(Mistake.CLEARED, why=idle.of_some(evidence, name, step))
@@ -43,7 +43,7 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
 
 
 def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
-    """Say where the gradient of an input went that was not returned."""
+    """Return where the missing gradient of an input went."""
     recipe = _arguments(evidence, step)[slot]
     if isinstance(recipe, ParameterNamed) and not (evidence.trial.chain and step.action.stage):
         return Cause(Mistake.NOT_RETURNED, why=Cause(Mistake.ARGUMENT_IS_PARAMETER))
@@ -57,12 +57,12 @@ def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
 
 
 def _arguments(evidence: Evidence, step: Step) -> Sequence[object]:
-    """Return the recipes of the arguments of the stage that an action is of."""
+    """Return the recipes of the arguments of an action's stage."""
     return evidence.trial.stages[step.action.stage].inputs
 
 
 def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
-    """Say what is special about output gradients that an action did nothing at all with."""
+    """Return what is special about output gradients that an action ignored completely."""
     if any(grad is not None for grad in step.input_grads or ()) or added(evidence, step):
         return None
     again = replay_of(evidence, step)
@@ -83,12 +83,12 @@ def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _hook_of_the_caller(evidence: Evidence, step: Step) -> Cause | None:
-    """Say that hooks move a gradient away once it is accumulated, and nothing was moved."""
+    """Return the cause that hooks move a gradient away after it is accumulated, but nothing was moved."""
     return None if evidence.trial.altering != "move" or added(evidence, step) else Cause(Mistake.MOVED_BY_HOOK)
 
 
 def _unused(evidence: Evidence, step: Step) -> Cause | None:
-    """Say that no gradient at all was returned, where one argument that needs a gradient is not used."""
+    """Return the cause that no gradient at all was returned, if one argument that needs a gradient is unused."""
     again = replay_of(evidence, step)
     right = evidence.reference(step.action.stage, step.action.mb).inputs
     unused = any(
@@ -100,7 +100,7 @@ def _unused(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
-    """Say why a B or W has added nothing to any parameter, where the whole run shows it."""
+    """Return why a B or W has added nothing to any parameter, if the whole run shows it."""
     if step.action.kind not in {"B", "W"} or added(evidence, step):
         return None
     return (
@@ -112,7 +112,7 @@ def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _after_error(evidence: Evidence, step: Step, quiet: Callable[[Step], bool]) -> Cause | None:
-    """Name the error since which nothing has come of anything."""
+    """Return the error after which no action gives anything."""
     seen = run_of(evidence, step).steps
     errors = [known for known in seen if known.action.misuse and known.raised and known.position < step.position]
     if not errors:
@@ -125,7 +125,7 @@ def _after_error(evidence: Evidence, step: Step, quiet: Callable[[Step], bool]) 
 
 
 def _too_early(evidence: Evidence, step: Step) -> Cause | None:
-    """Name the W that came before its I, raised nothing, and was all that came of it."""
+    """Return the W that came before its I, raised nothing, and had no other effect."""
     earlier = [seen for seen in of_microbatch(evidence, step) if seen.position < step.position]
     early = [seen for seen in earlier if seen.action.misuse and seen.action.kind == "W" and not seen.raised]
     too_early = bool(early) and step.action.kind == "W"
@@ -133,7 +133,7 @@ def _too_early(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _went_elsewhere(evidence: Evidence, step: Step) -> Cause | None:
-    """Name another stage whose parameters changed though none of its actions changed them."""
+    """Return another stage whose parameters changed, though none of its actions changed them."""
     seen = run_of(evidence, step).steps
     for lane in range(len(evidence.trial.stages)):
         own = [known for known in seen if known.action.stage == lane]
@@ -147,18 +147,18 @@ def _went_elsewhere(evidence: Evidence, step: Step) -> Cause | None:
     return None
 
 
-#: The least number of W that tell one rule from another.
+#: The least number of W that distinguish one rule from another.
 _TELLING = 3
 
-#: How many rules that tell the same of a run are told; more are no help.
+#: How many equally good rules are reported; more are no help.
 _TOLD = 2
 
-#: Given the weight-related actions of all stages in order, the W that find their context.
+#: Maps the weight-related actions of all stages, in order, to the W that find their context.
 Rule = Callable[[list[Action]], set[Action]]
 
 
 def _lost(evidence: Evidence, step: Step) -> Cause | None:
-    """Name the rule by which contexts are lost, where it tells of every W of the run whether it added anything."""
+    """Return the rule by which contexts are lost, if it predicts for every W of the run whether it added anything."""
     if step.action.kind != "W":
         return None
     run = run_of(evidence, step).steps
@@ -169,14 +169,14 @@ def _lost(evidence: Evidence, step: Step) -> Cause | None:
     if not done:
         return None
     actions = [seen.action for seen in steps]
-    if len(set(actions)) < len(actions):  # the same W again is another one, which a rule does not tell apart
+    if len(set(actions)) < len(actions):  # a repeated W is another one, which a rule does not distinguish
         return None
     fitting = tuple(cause for cause, rule in rules(actions) if rule(actions) == done)
     return Cause(Mistake.CONTEXTS_LOST, causes=fitting) if 0 < len(fitting) <= _TOLD else None
 
 
 def rules(actions: list[Action]) -> Iterator[tuple[Cause, Rule]]:
-    """Yield the ways in which contexts get lost, each with the W that find theirs all the same."""
+    """Yield the ways in which contexts get lost, each with the W that still find theirs."""
     yield Cause(Mistake.FIRST_WEIGHT_ONLY), _first
     yield Cause(Mistake.NEWEST_CONTEXT_KEPT), partial(_found, partial(_newest, 1))
     most = max(accumulate({"I": 1, "W": -1}.get(action.kind, 0) for action in actions), default=0)
@@ -196,9 +196,9 @@ def _first(actions: list[Action]) -> set[Action]:
 
 
 def _found(finds: Callable[[list[Action], Action], bool], actions: list[Action]) -> set[Action]:
-    """Return the W that find their context; ``finds`` tells that of one action, and drops what is kept no more.
+    """Return the W that find their context; ``finds`` decides it for one action, and drops freed contexts.
 
-    What is kept are the I whose contexts are; that of an I is added after it.
+    It receives the I whose contexts are kept; an I is added after its action.
     """
     kept: list[Action] = []
     found: set[Action] = set()
@@ -211,7 +211,7 @@ def _found(finds: Callable[[list[Action], Action], bool], actions: list[Action])
 
 
 def _own_taken(kept: list[Action], action: Action) -> bool:
-    """Take the context of a W out of those that are kept; return whether it was there."""
+    """Return whether the context of a W was kept, and remove it."""
     own = replace(action, kind="I")
     there = action.kind == "W" and own in kept
     if there:
@@ -220,7 +220,7 @@ def _own_taken(kept: list[Action], action: Action) -> bool:
 
 
 def _newest(count: int, kept: list[Action], action: Action) -> bool:
-    """Keep ``count`` contexts of each stage."""
+    """Return whether an action finds its context if only the newest ``count`` of each stage are kept."""
     of_stage = [context for context in kept if context.stage == action.stage]
     if action.kind == "I" and len(of_stage) == count:
         kept.remove(of_stage[0])
@@ -246,5 +246,5 @@ def _alone(kept: list[Action], action: Action) -> bool:
 
 
 def _taken(place: int, kept: list[Action], action: Action) -> bool:
-    """Take the oldest or newest context of all stages."""
+    """Return whether the oldest or newest context of all stages is of the action's stage, and remove it."""
     return action.kind == "W" and bool(kept) and kept.pop(place).stage == action.stage

@@ -1,4 +1,4 @@
-"""Causes: why a tensor is wrong, as a value; the sentence is written last, here and nowhere else."""
+"""Causes: why a tensor is wrong, as a value; only this module turns them into sentences."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @unique
 class Mistake(Enum):
-    """What a mistake is, each with its sentence; ``c`` there is the :class:`Cause` that is told."""
+    """The kinds of mistake, each with its sentence; ``c`` there is the reported :class:`Cause`."""
 
-    # Nothing came.
+    # The gradient is missing.
     CLEARED = "cleared after it was accumulated"
     NEVER_ACCUMULATED = "never accumulated"
     ARGUMENT_DETACHED = (
@@ -57,7 +57,7 @@ class Mistake(Enum):
     DROPPED_WHERE_ANOTHER_WAITS = "a W is dropped if another one is waiting"
     OLDEST_OF_ANY_STAGE = "W takes the oldest weight context of any stage"
     NEWEST_OF_ANY_STAGE = "W takes the newest weight context of any stage"
-    # Micro-batches are counted wrong.
+    # Micro-batches are miscounted.
     ZERO = "it is zero"
     RELATIVE_ERROR = "a relative error of {c.factors[0]:.2g} everywhere"
     DIVIDED = "scaled by 1/{c.factors[0]:.0f}: divided by {any_name}"
@@ -76,7 +76,7 @@ class Mistake(Enum):
     OTHER_SESSION = "{parts} added by {c.action}, the W of another session"
     CONTEXTS_SWAPPED = "{parts} in place of {others}: contexts are swapped"
     CONTEXTS_SWAPPED_OR_LATE = "{parts} in place of {others}: returned late, or contexts are swapped"
-    # The right numbers of something else.
+    # The value belongs to something else.
     OTHER_INPUT = "equals the gradient of input {c.slots[0]}: slots are swapped or shifted"
     OTHER_PARAMETER = "equals the gradient of {c.names[0]}: parameters are mixed up, or share a buffer"
     ONE_BUFFER = "the first {c.counts[0]} elements are those of the gradient of {c.names[0]}: one buffer for both"
@@ -88,11 +88,11 @@ class Mistake(Enum):
     ZEROS_FOR_NONE = "zeros instead of None"
     HISTORY = "it was accumulated with gradients enabled, and its graph starts at {c.names[0]}"
     MARKED = "it has no graph, but its requires_grad is set"
-    # Hooks of the stage change it.
+    # Hooks of the stage change the gradient.
     HOOK_TWICE = "{hooks} applied twice"
     HOOK_NEVER = "{hooks} never applied"
     MODULE_HOOKS_NEVER = "module hooks are never called"
-    # It is added in the wrong place.
+    # The gradient is added in the wrong place.
     ADDED_AS_FLAT = "added as flat memory although the strides differ"
     ADDED_AT_START = "added at the start of the buffer that all gradients share"
     # Elements are wrong.
@@ -119,7 +119,7 @@ class Mistake(Enum):
     PATHS_MISSING = "{c.counts[0]} of the {c.counts[1]} paths to the input: the others are missing"
     USES_MISCOUNTED = "of the {c.counts[0]} uses of the tied parameter, {uses}"
     PATHS_MISCOUNTED = "of the {c.counts[0]} paths to the input, {uses}"
-    # The backward started from other output gradients, of another forward, or in another mode.
+    # The backward started from other output gradients, from another forward, or in another mode.
     OUTPUTS_MISSING = "{slots} missing: {dropped}{special}"
     OUTPUTS_COUNTED_TWICE = "2.0 × {slots}: counted twice"
     SAME_AS_OTHER_OUTPUT = "the same tensor as another output"
@@ -151,7 +151,7 @@ class Mistake(Enum):
     OTHER_SESSION_FORWARD = "the forward of {parts} of stage {c.stage}: both sessions use one module"
     OUTPUTS_SHIFT = "an output without requires_grad is skipped but its output gradient is not, so the others shift"
     FIRST_ROW = "the first row of an output gradient is used for all rows"
-    # The device is wrong: an operation, what it was given, and what it gave.
+    # The device is wrong: an operation, its arguments, and its result.
     OPERATION_WRONG = "{c.names[0]} of {c.names[1]} is wrong when called alone: {c.names[2]}"
     LAYOUT_IGNORED = "{c.names[0]} reads {c.names[1]} as if it were contiguous"
     LAYOUT_DEPENDENT = "{c.names[0]} gives other values if {c.names[1]} has another memory layout"
@@ -190,7 +190,7 @@ class Mistake(Enum):
     NOT_CLIPPED = "not clipped"
     CLIPPED_BY_OTHER_NORM = "clipped with the norm {c.factors[0]:.6g}; the right norm is {c.factors[1]:.6g}"
     BATCHES_COUNTED = "{c.counts[0]} batches were counted; there were {c.counts[1]}"
-    # One mistake, made in every action of a kind: plain autograd with it shows the same.
+    # One mistake, made in every action of a kind: plain autograd with it shows the same values.
     STANDING_KEPT = "in {names}, nothing is added to a gradient that is already there"
     MATRICES_KEPT = (
         "in {names}, nothing is added to the gradient that a parameter of two and more dimensions already has"
@@ -228,7 +228,7 @@ class Mistake(Enum):
     )
     KEPT_BY_OUTPUT_GRAD = "if outputs share one output gradient, only the last one counts"
     ALL_ROUNDED = "gradients are rounded to {names}"
-    # Of several, and of none.
+    # Several causes, or none.
     SEVERAL = "{several}"
     EITHER = "{either}"
     DIAGNOSIS_FAILED = "the diagnosis failed: {c.names[0]}"
@@ -236,12 +236,12 @@ class Mistake(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a tensor is wrong: what kind of mistake it was, and what it was made with.
+    """Why a tensor is wrong: the kind of mistake and its details.
 
-    ``microbatches`` and ``others`` (those whose place they have) are numbers, None for what was there before the first
-    action; ``slots`` are inputs or outputs; ``names`` are of parameters, dtypes or numbers; ``factors`` are numbers
-    that something was multiplied by, and ``counts`` how many of how many. ``causes`` are those that it consists of,
-    and ``why`` is what explains it further.
+    ``microbatches`` and ``others`` (the ones that they replace) are numbers, None for values from before the first
+    action. ``slots`` are inputs or outputs; ``names`` are of parameters, dtypes or numbers; ``factors`` are wrong
+    multipliers, and ``counts`` are a part and its whole. ``causes`` are the parts of a combined cause, and ``why``
+    explains it further.
     """
 
     kind: Mistake
@@ -264,13 +264,13 @@ class Cause:
 
     @property
     def every(self) -> Iterator[Cause]:
-        """This cause, and those that it consists of or is explained by."""
+        """Yield this cause, its parts and its explanation."""
         yield self
         for cause in (*self.causes, *([self.why] if self.why else [])):
             yield from cause.every
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON values: the kind, what it was made with, and the sentence as ``text``."""
+        """Return the JSON values: the kind, the details, and the sentence as ``text``."""
         given = {one.name: getattr(self, one.name) for one in fields(self)[1:]}
         values: dict[str, Any] = {name: value for name, value in given.items() if value not in {(), None}}
         for name, value in values.items():
@@ -298,7 +298,7 @@ def cause_from(values: Mapping[str, Any]) -> Cause:
 
 def listed(names: Sequence[str]) -> str:
     """Return names as in a sentence."""
-    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"  # noqa: PLR2004 (from three on with a comma)
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"  # noqa: PLR2004 (three or more have commas)
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
@@ -307,9 +307,9 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
 
 
 def _words(cause: Cause) -> dict[str, str]:
-    """Return what stands in sentences in place of several values."""
+    """Return the words for several values in sentences."""
     inner = [str(one) for one in cause.causes]
-    # "X; or it equals …": the gradient, which all other sentences are about as well, has no name in them.
+    # "X; or it equals …": the gradient, which is the subject of all other sentences too, has no name in them.
     also = [f"it {one}" if one.kind is Mistake.OTHER_PARAMETER else str(one) for one in cause.causes[1:]]
     weighted = zip(cause.microbatches, cause.factors, strict=False)
     return {
@@ -330,7 +330,7 @@ def _words(cause: Cause) -> dict[str, str]:
 
 
 def _hooks(cause: Cause) -> str:
-    """Return the hooks, and what they multiply a gradient by where that is known of each."""
+    """Return the hooks, with their factors if each is known."""
     number = cause.counts[0] if cause.counts else 1
     by = listed([f"{factor:.3g}" for factor in cause.factors]) if len(cause.factors) == number else ""
     told = f"multiplying it by {by}" if by else "changing it"

@@ -1,4 +1,4 @@
-"""How often each part is in a gradient: of the micro-batches, of a tied parameter's uses, of the paths to an input."""
+"""Computes how often each part is in a gradient: micro-batches, uses of a tied parameter, or paths to an input."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .parts import Part
 from .replay import replay_of
 from .wrong import ENOUGH, FITTED, WrongTensor, flat, rounding
 
-#: The largest coefficient of a combination that is told.
+#: The largest reported coefficient of a combination.
 _MOST = 3.0
 
-#: How near a coefficient has to be to a whole number or a simple fraction to be called one.
+#: How near a coefficient must be to a whole number or a simple fraction to count as one.
 _SNAP = 2e-3
 
-#: Micro-batches whose gradients a gradient is made of; None for what was there before the first action.
+#: The micro-batches whose gradients are in a gradient; None for values from before the first action.
 Parts = list[int | None]
 
-#: What a gradient, or the part of one micro-batch in it, is most often multiplied by.
+#: The most frequent multipliers of a gradient, or of the part of one micro-batch in it.
 _USUAL = (0.0, 2.0, 0.5, -1.0, 3.0)
 
 
@@ -36,17 +36,17 @@ class Change:
 
     @property
     def strays(self) -> tuple[int | None, ...]:
-        """The micro-batches of the parts that are in it and do not belong there."""
+        """The micro-batches of the parts that are in the gradient and do not belong there."""
         return tuple(part.mb for part, count in zip(self.parts, self.found, strict=True) if count and not part.wanted)
 
     @property
     def value(self) -> Tensor:
-        """What that adds up to."""
+        """The sum of the parts."""
         return torch.stack([part.value * count for part, count in zip(self.parts, self.found, strict=True)]).sum(0)
 
 
 def usual_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
-    """Return the simplest mistake in counting micro-batches that explains what came."""
+    """Return the simplest miscounting of micro-batches that explains the wrong value."""
     if not _comparable(wrong, parts):
         return None
     columns = torch.stack([part.value for part in parts])
@@ -62,7 +62,7 @@ def usual_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
 
 
 def fitted_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
-    """Return by what number the gradient, or what this action has added, is multiplied; or any simple combination."""
+    """Return the factor of the gradient, or of the action's own part of it; or any simple combination."""
     if not _comparable(wrong, parts):
         return None
     whole = _factor(wrong, wrong.right, torch.zeros_like(wrong.right))
@@ -76,7 +76,7 @@ def fitted_change(wrong: WrongTensor, parts: list[Part]) -> Change | None:
 
 
 def borne_out(change: Change, others: Iterable[tuple[WrongTensor, list[Part]]]) -> bool:
-    """Tell whether what has come of other tensors of the action is what the same change makes of them."""
+    """Return whether the same change explains the action's other tensors too."""
     by_mb = {part.mb: count for part, count in zip(change.parts, change.found, strict=True)}
     for wrong, parts in others:
         found = [by_mb.get(part.mb, part.wanted) for part in parts]
@@ -91,7 +91,7 @@ def _comparable(wrong: WrongTensor, parts: list[Part]) -> bool:
 
 
 def _changes(parts: list[Part], factors: Mapping[str, float]) -> Iterator[list[float]]:
-    """Yield what the coefficients would be after one mistake, the simplest first."""
+    """Yield the coefficients after one mistake, the simplest first."""
     wanted = [part.wanted for part in parts]
     places = range(len(parts))
 
@@ -116,36 +116,36 @@ def _changes(parts: list[Part], factors: Mapping[str, float]) -> Iterator[list[f
 
 def _ratios(factors: Mapping[str, float]) -> Iterator[float]:
     for number in factors.values():
-        if number > 2.0:  # noqa: PLR2004 (two and a half are usual by themselves)
+        if number > 2.0:  # noqa: PLR2004 (two and a half are usual alone)
             yield from (1.0 / number, number)
 
 
 def _factor(wrong: WrongTensor, value: Tensor, rest: Tensor) -> float | None:
-    """Return the number by which ``value``, added to ``rest``, explains what came; None where none does."""
+    """Return the number by which ``value``, added to ``rest``, explains the wrong value; None without one."""
     size = float((value * value.conj()).sum().real)
     if size == 0.0:
         return None
     factor = float(((wrong.got - rest) * value.conj()).sum().real) / size
-    if abs(factor - 1.0) <= 1e-15:  # noqa: PLR2004 (one, by the digits that there are)
+    if abs(factor - 1.0) <= 1e-15:  # noqa: PLR2004 (one, to the available digits)
         return None
     found = wrong.explained_by(factor * value + rest, fitted=1, enough=FITTED)
     return factor if found else None
 
 
 def _solved(wrong: WrongTensor, parts: list[Part]) -> Change | None:
-    """Solve for all coefficients at once, where there are more elements than parts and all are simple numbers."""
+    """Return the solution for all coefficients, if there are more elements than parts and all are simple numbers."""
     columns = torch.stack([flat(part.value).double() for part in parts], dim=1)
     solved = torch.linalg.lstsq(columns, flat(wrong.got).double().unsqueeze(1), driver="gelsd")
     if int(solved.rank) < len(parts) or not bool((solved.solution.abs() <= _MOST).all()):
         return None
     found = [round(2.0 * float(number)) / 2.0 for number in solved.solution]
     change = Change(parts, found)
-    enough = ENOUGH + len(parts) * math.log2(4.0 * _MOST + 1.0)  # one of so many combinations
+    enough = ENOUGH + len(parts) * math.log2(4.0 * _MOST + 1.0)  # one of many combinations
     return change if wrong.explained_by(change.value, enough=enough) else None
 
 
 def factors_of(wrong: WrongTensor) -> dict[str, float]:
-    """Return the numbers by which a gradient is most often divided by mistake."""
+    """Return the most frequent wrong divisors of a gradient."""
     evidence, lane = wrong.evidence, wrong.step.action.stage
     outputs = evidence.materials.example_outputs(lane)
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -157,7 +157,7 @@ def factors_of(wrong: WrongTensor) -> dict[str, float]:
 
 
 def cause_of(change: Change | None, factors: Mapping[str, float]) -> Cause | None:
-    """Say in what the coefficients differ from the right ones; ``factors`` are numbers that may have been divided by.
+    """Return how the coefficients differ from the right ones; ``factors`` are possible wrong divisors.
 
     None for no change.
     """
@@ -185,19 +185,19 @@ def cause_of(change: Change | None, factors: Mapping[str, float]) -> Cause | Non
 
 
 def _replaced(present: Parts, missing: Parts, own: Parts, added: Parts) -> Cause | None:
-    """Say what is there in place of the rest."""
+    """Return the cause that other parts replace the rest."""
     kept = [mb for mb in present if mb not in missing]
     if missing and added:
         return Cause(Mistake.CONTEXTS_SWAPPED, microbatches=tuple(added), others=tuple(missing))
     if missing and kept == own:
         return Cause(Mistake.OVERWRITTEN, microbatches=tuple(kept[:1]))
-    if missing and len(kept) == 1 and len(present) > 2:  # noqa: PLR2004 (of three or more, one is left)
+    if missing and len(kept) == 1 and len(present) > 2:  # noqa: PLR2004 (of three or more, one is kept)
         return Cause(Mistake.ONLY, microbatches=tuple(kept))
     return None
 
 
 def _miscounted(twice: Parts, found: Mapping[int | None, float], missing: Parts, added: Parts) -> Cause | None:
-    """Say what is missing, doubled or added, each by itself."""
+    """Return which parts are missing, doubled or added, each separately."""
     causes = [Cause(Mistake.MISSING, microbatches=tuple(missing))] if missing else []
     causes += [Cause(Mistake.COUNTED_TWICE, microbatches=(mb,), factors=(found[mb],)) for mb in twice]
     causes += [Cause(Mistake.ADDED, microbatches=tuple(added))] if added else []
@@ -209,7 +209,7 @@ def _scale(factor: float, present: Parts, factors: Mapping[str, float]) -> Cause
         return Cause(Mistake.ZERO)
     if abs(factor - 1.0) <= 1e-2:  # noqa: PLR2004 (a percent: an error of rounding, not of counting)
         error = abs(factor - 1.0)
-        return Cause(Mistake.RELATIVE_ERROR, factors=(error,)) if error > 1e-15 else None  # noqa: PLR2004 (as said beside it)
+        return Cause(Mistake.RELATIVE_ERROR, factors=(error,)) if error > 1e-15 else None  # noqa: PLR2004 (as in the comment above)
     divisors = tuple(name for name, number in factors.items() if number > 2.0 and abs(factor * number - 1.0) <= _SNAP)  # noqa: PLR2004 (a half has too many causes)
     if divisors:
         return Cause(Mistake.DIVIDED, names=divisors, factors=(factors[divisors[0]],))
@@ -226,7 +226,7 @@ _USED = (0.0, 2.0, 0.5)
 
 
 def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
-    """Name the uses of a tied parameter that are missing, or counted more than once, in what the action added."""
+    """Return the uses of a tied parameter that are missing, or counted more than once, in the action's own part."""
     if wrong.step.action.kind not in {"B", "W"}:
         return None
     again = replay_of(wrong.evidence, wrong.step)
@@ -234,13 +234,13 @@ def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
 
 
 def of_paths(wrong: WrongTensor, slot: int) -> Cause | None:
-    """Name the paths to an input that are missing, or counted more than once."""
+    """Return the paths to an input that are missing, or counted more than once."""
     again = replay_of(wrong.evidence, wrong.step)
     return _told(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
 
 
 def _told(wrong: WrongTensor, uses: list[Tensor], kinds: tuple[Mistake, Mistake]) -> Cause | None:
-    if len(uses) < 2 or any(use.shape != wrong.right.shape for use in uses):  # noqa: PLR2004 (a tie takes two)
+    if len(uses) < 2 or any(use.shape != wrong.right.shape for use in uses):  # noqa: PLR2004 (a tie needs two)
         return None
     stacked = torch.stack(uses)
     rest = wrong.right - stacked.sum(0)

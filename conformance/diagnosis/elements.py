@@ -1,4 +1,4 @@
-"""The right gradient with wrong elements: transposed, rounded, clipped, cut off, some wrong, zero, NaN or inf."""
+"""Finds wrong elements in a right gradient: transposed, rounded, clipped, cut off, some wrong, zero, NaN or inf."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .cause import Cause, Mistake
 from .parts import Part
 from .wrong import ENOUGH, WrongTensor, largest, rounding
 
-#: By how many bits a wrong element has to stand out from the others to be called the only one.
+#: By how many bits a wrong element must exceed the others to be called the only one.
 _CLEAR = 4.0
 
-#: Blocks of how many elements, as powers of two, are looked for where elements behind some number are missing.
+#: The tested block sizes, as powers of two, if all elements after some index are missing.
 _BLOCKS = range(15, 3, -1)
 
-#: Rounding to so many bits or fewer is told by their number, and of so many different numbers it is no chance.
+#: The largest number of bits that is reported for a rounding, and the number of different values that rules out chance.
 _FEW_BITS, _MANY = 6, 16
 
 #: Eight-bit floats, to whose range a tensor is scaled before it is rounded.
@@ -26,7 +26,7 @@ _SCALED = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
-    """Name a change of all elements: a transpose, a conjugate, a rounding through another dtype, a clipping."""
+    """Return a change of all elements: a transpose, a conjugate, a rounding through another dtype, a clipping."""
     right = wrong.right
     if right.dim() == 2 and right.shape[0] == right.shape[1] and wrong.explained_by(right.T):  # noqa: PLR2004 (a matrix)
         return Cause(Mistake.TRANSPOSED)
@@ -39,7 +39,7 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
 
 
 def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
-    """Say that what the action was to add was written or read row by row where its memory is not in that order."""
+    """Return the cause that the action's own part was written or read by rows, though its memory has another order."""
     own = _own(parts)
     if own is None or own.shape != wrong.got.shape:
         return None
@@ -50,7 +50,7 @@ def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 
 def _orders(own: Tensor) -> Iterator[tuple[Mistake, str, Tensor]]:
-    """Yield the elements in the orders that they get where columns, or channels, come first in one memory alone."""
+    """Yield the elements in the orders that they get if only one memory has columns, or channels, first."""
     if own.dim() == 2:  # noqa: PLR2004 (a matrix)
         rows, columns = own.shape
         yield Mistake.WRITTEN_ACROSS, "that is transposed", own.reshape(columns, rows).T
@@ -63,7 +63,7 @@ def _orders(own: Tensor) -> Iterator[tuple[Mistake, str, Tensor]]:
 
 
 def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
-    """Say that the elements behind a whole number of blocks got nothing of what the action was to add."""
+    """Return the cause that all elements after a whole number of blocks got nothing of the action's own part."""
     own, size = _own(parts), wrong.got.numel()
     off = (wrong.got - wrong.right).abs().reshape(-1) > wrong.allowed
     if own is None or own.shape != wrong.got.shape or not bool(off.any()):
@@ -79,7 +79,7 @@ def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 
 def flushed(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
-    """Name what the numbers are smaller than that are zero, of those that the action was to add."""
+    """Return the limit below which the elements of the action's own part became zero."""
     own = _own(parts)
     if own is None or own.shape != wrong.got.shape or own.is_complex():
         return None
@@ -91,7 +91,7 @@ def flushed(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 
 def _limits(eps: float) -> Iterator[tuple[float, str]]:
-    """Yield below what numbers get lost, the smallest first."""
+    """Yield the limits below which numbers get lost, the smallest first."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         if torch.finfo(dtype).eps == eps:
             yield torch.finfo(dtype).smallest_normal, f"the smallest normal number of {_named(dtype)}"
@@ -102,7 +102,7 @@ def _limits(eps: float) -> Iterator[tuple[float, str]]:
 
 
 def _own(parts: Sequence[Part]) -> Tensor | None:
-    """Return what the action itself has to add."""
+    """Return the part that the action itself has to add."""
     return next((part.value for part in parts if part.own and part.wanted), None)
 
 
@@ -111,7 +111,7 @@ def _named(dtype: torch.dtype) -> str:
 
 
 def some(wrong: WrongTensor) -> Cause | None:
-    """Say which elements are wrong, where they are few or all zero."""
+    """Return which elements are wrong, if they are few or all zero."""
     errors = (wrong.got - wrong.right).abs()
     off = errors > wrong.allowed
     count, size = int(off.sum()), wrong.got.numel()
@@ -126,7 +126,7 @@ def some(wrong: WrongTensor) -> Cause | None:
 
 
 def _rounded(wrong: WrongTensor, got: Tensor) -> Cause | None:
-    """Name the narrower dtype whose values are all that ``got`` holds, where they are near the right ones."""
+    """Return the narrower dtype that holds all values of ``got``, if they are near the right ones."""
     if got.is_complex() or got.layout != torch.strided:
         return None
     few = _few_bits(wrong) or _scaled(wrong)
@@ -140,7 +140,7 @@ def _rounded(wrong: WrongTensor, got: Tensor) -> Cause | None:
 
 
 def _few_bits(wrong: WrongTensor) -> Cause | None:
-    """Say to how many bits all elements are rounded, where these are fewer than those of a dtype of 16."""
+    """Return the number of bits to which all elements are rounded, if it is below that of 16-bit dtypes."""
     got, right = wrong.got, wrong.right
     if int(torch.unique(got.abs()).numel()) < _MANY:
         return None
@@ -154,7 +154,7 @@ def _few_bits(wrong: WrongTensor) -> Cause | None:
 
 
 def _scaled(wrong: WrongTensor) -> Cause | None:
-    """Name the dtype of eight bits through which all elements have gone, scaled to its range."""
+    """Return the eight-bit dtype through which all elements passed, scaled to its range."""
     got, most = wrong.got, largest(wrong.got)
     fine = wrong.eps <= torch.finfo(torch.float32).eps  # in a coarse dtype numbers are near by chance
     for narrow in _SCALED if most and fine and int(torch.unique(got.abs()).numel()) >= _MANY else ():
@@ -167,7 +167,7 @@ def _scaled(wrong: WrongTensor) -> Cause | None:
 
 
 def clipped(wrong: WrongTensor) -> Cause | None:
-    """Name a limit at which two or more elements stand that should be beyond it."""
+    """Return a limit that two or more elements have although they should exceed it."""
     got, right = wrong.got, wrong.right
     if got.is_complex():
         return None
@@ -179,9 +179,9 @@ def clipped(wrong: WrongTensor) -> Cause | None:
 
 
 def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) -> Cause | None:
-    """Return what became of NaN and inf where they differ, or None where it is not one thing.
+    """Return the cause of different NaN and inf, or None if there is no single one.
 
-    ``fills``: memory that nobody has written holds NaN, as in deterministic mode.
+    ``fills``: unwritten memory holds NaN, as in deterministic mode.
     """
     if fills and bool(torch.isnan(got).all()):
         return Cause(Mistake.UNWRITTEN)
@@ -189,7 +189,7 @@ def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) ->
     if bool((torch.isfinite(other) & torch.isnan(one)).all()):
         return Cause(Mistake.NAN_SPREAD)
     if not _alike_elsewhere(got[~differs], expected[~differs]):
-        return None  # a number may stand for NaN because what brings the NaN is missing
+        return None  # a number may replace NaN because the source of the NaN is missing
     if bool((torch.isnan(other) & torch.isfinite(one)).all()):
         return Cause(Mistake.NAN_REPLACED)
     if bool((torch.isinf(other) & torch.isfinite(one)).all()):

@@ -1,4 +1,4 @@
-"""Parameter gradients that another session wrote, or that went to a copy of their parameter."""
+"""Finds parameter gradients that another session wrote, or that went to a copy of their parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .replay import replay_of
 
 
 def other_session(evidence: Evidence, step: Step, added: Sequence[int | None]) -> Action | None:
-    """Return the W of another stage that has added what waits for its own W, seen at an action that adds nothing."""
+    """Return the W of another stage that added the gradients of a pending W, found at an action that adds nothing."""
     if step.action.kind in {"B", "W"}:
         return None
     earlier = evidence.trial.actions[: step.position]
@@ -28,7 +28,7 @@ def other_session(evidence: Evidence, step: Step, added: Sequence[int | None]) -
 
 
 def recomputed_alone(evidence: Evidence, name: str, step: Step) -> Cause | None:
-    """Say that of all parameters those alone got nothing that are used where the backward runs the forward again."""
+    """Return the cause that only the parameters of a forward that the backward runs again got nothing."""
     if step.action.kind not in {"B", "W"}:
         return None
     due, idle = due_and_idle(evidence, step)

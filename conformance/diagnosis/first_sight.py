@@ -1,4 +1,4 @@
-"""What a failing trial shows at first sight: enough to rule out most mistakes before any of them is tried."""
+"""Collects the visible facts of a failing trial, which rule out most mistakes before any of them is tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradconform.drive.reference64 import widen
 from .parts import held_before, same
 from .wrong import dense, flat, largest
 
-#: How far a value may be from a guess at it, as a part of its largest element: what follows is exact.
+#: How far a value may be from a guess at it, relative to its largest element: later tests are exact.
 _NEAR = 1e-2
 
 #: The largest denominator of a factor that is called simple.
@@ -26,11 +26,11 @@ _SIMPLE = 16
 
 
 class Added(Enum):
-    """What an action added to a parameter whose gradient is wrong since then."""
+    """The values that an action added to a parameter whose gradient is wrong from then on."""
 
-    NOTHING = auto()  # nothing was there either
+    NOTHING = auto()  # the parameter held no gradient before either
     NOTHING_TO_SOME = auto()
-    ALONE = auto()  # what it was to add is all that is there
+    ALONE = auto()  # only the action's own part is there
     OTHER = auto()
     UNKNOWN = auto()
 
@@ -47,13 +47,13 @@ class WrongOne:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstSight:
-    """What a trial shows.
+    """The visible facts of a trial.
 
-    ``added`` is what the first actions added after which a parameter is wrong, ``factors`` are simple numbers that
-    something added or returned is multiplied by. ``never``: a parameter that is wrong never gets anything. ``contexts``
-    is how many weight contexts wait at a time at most, ``outputs`` how many outputs a stage has, ``inputs`` how many
-    arguments. ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are of input gradients. ``received`` is the
-    trial's, ``loses``: a forward of it is lost.
+    ``added`` has the values added by the first actions after which a parameter is wrong, ``factors`` the simple factors
+    of added or returned values. ``never``: a wrong parameter never gets anything. ``contexts`` is the largest number of
+    pending weight contexts, ``outputs`` the number of a stage's outputs, ``inputs`` that of its arguments.
+    ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are about input gradients. ``received`` is the trial's.
+    ``loses``: one of its forwards is lost.
     """
 
     added: frozenset[Added]
@@ -70,7 +70,7 @@ class FirstSight:
 
     @classmethod
     def of(cls, evidence: Evidence, wrong: Sequence[WrongOne]) -> FirstSight:
-        """Return what a trial shows, of which these tensors are wrong."""
+        """Return the visible facts of a trial with these wrong tensors."""
         of_inputs = [one for one in wrong if one.sort == "input gradient"]
         shown = [_of_step(evidence, name, step) for name, step in _firsts(evidence)]
         factors = {factor for _, factor in shown if factor is not None}.union(_factors(evidence))
@@ -90,7 +90,7 @@ class FirstSight:
         )
 
     def shows(self, added: Added) -> bool:
-        """Tell whether some action may have added this."""
+        """Return whether some action may have added this."""
         return not self.added.isdisjoint({added, Added.UNKNOWN})
 
 
@@ -107,7 +107,7 @@ def _firsts(evidence: Evidence) -> Iterator[tuple[str, Step]]:
 
 
 def _of_both(evidence: Evidence) -> list[Step]:
-    """Return the steps of the implementation that plain autograd has too: it is asked no W if its I has raised."""
+    """Return the steps of the implementation that plain autograd has too: its W is not called if its I has raised."""
     asked = {step.position for step in evidence.oracle.steps}
     return [step for step in evidence.observation.steps if step.position in asked]
 
@@ -121,7 +121,7 @@ def _near(got: Tensor | None, right: Tensor | None) -> bool:
 
 
 def _of_step(evidence: Evidence, name: str, step: Step) -> tuple[set[Added], float | None]:
-    """Return what an action may have added to a parameter, and by what number that is multiplied."""
+    """Return the possible additions of an action to a parameter, and their factor."""
     if step.action.kind not in {"B", "W"}:
         return {Added.UNKNOWN}, None
     before, now = held_before(evidence, name, step), step.param_grads[name]
@@ -139,7 +139,7 @@ def _of_step(evidence: Evidence, name: str, step: Step) -> tuple[set[Added], flo
 
 
 def _same_values(now: Tensor | None, before: Tensor | None) -> bool:
-    """Tell whether a gradient has the values that it had, or is still none."""
+    """Return whether a gradient has its earlier values, or is still None."""
     if now is None or before is None:
         return now is before
     wide, held = dense(widen(now)), dense(before)
@@ -147,7 +147,7 @@ def _same_values(now: Tensor | None, before: Tensor | None) -> bool:
 
 
 def _factor(got: Tensor, right: Tensor) -> float | None:
-    """Return by what one tensor is a multiple of the other, as a simple number; None where it is none, or 0 or 1."""
+    """Return the simple factor between two tensors; None if there is none, or it is 0 or 1."""
     if got.shape != right.shape or got.is_complex() != right.is_complex():
         return None
     got, right = flat(got), flat(right)
@@ -165,7 +165,7 @@ def _factor(got: Tensor, right: Tensor) -> float | None:
 
 
 def _factors(evidence: Evidence) -> Iterator[float]:
-    """Yield by what numbers gradients are multiplied that are returned."""
+    """Yield the factors of returned gradients."""
     for step in _of_both(evidence):
         wanted = evidence.oracle_step(step).input_grads
         for got, right in zip(step.input_grads or (), wanted or (), strict=False):
@@ -175,7 +175,7 @@ def _factors(evidence: Evidence) -> Iterator[float]:
 
 
 def _never(evidence: Evidence, name: str) -> bool:
-    """Tell whether no W, or no B, ever adds anything to a parameter."""
+    """Return whether no W, or no B, ever adds anything to a parameter."""
     last: dict[int, Tensor | None] = {}
     adding: dict[str, bool] = {}
     for step in evidence.observation.steps:

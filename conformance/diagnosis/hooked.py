@@ -1,4 +1,4 @@
-"""Hooks on the activations, modules or parameters of a stage, applied another number of times than once."""
+"""Finds hooks on the activations, modules or parameters of a stage that were not applied exactly once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .wrong import WrongTensor
 
 Hook = Callable[[Tensor], Tensor | None]
 
-#: What puts a hook on a tensor.
+#: The functions that put a hook on a tensor.
 _PUT: Any = Tensor.register_hook
 
 #: How often a hook may be applied by mistake.
@@ -32,9 +32,9 @@ _TIMES = {2: Mistake.HOOK_TWICE, 0: Mistake.HOOK_NEVER}
 
 
 class Counted(TorchFunctionMode):
-    """Lets the hooks that a forward puts on tensors be applied ``times`` each, those whose numbers are in ``which``.
+    """Applies the hooks that a forward puts on tensors ``times`` each, if their numbers are in ``which``.
 
-    ``met`` has all of them, each with a tensor like the gradient that it is to be given.
+    ``met`` has all of them, each with a tensor like the gradient that it receives.
     """
 
     def __init__(self, times: int = 1, which: Container[int] = ()) -> None:
@@ -43,7 +43,7 @@ class Counted(TorchFunctionMode):
         self._times, self._which = times, which
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Put a hook on a tensor that calls the given one as often as is asked; do all else as it is."""
+        """Put a hook on a tensor that calls the given one ``times`` times; pass other functions on unchanged."""
         del types
         if func is not _PUT:
             return func(*args, **(kwargs or {}))
@@ -64,7 +64,7 @@ def _repeated(hook: Hook, times: int) -> Hook:
 
 
 def hooked(evidence: Evidence, step: Step) -> Cause | None:
-    """Return how often hooks of the forward were applied, where that explains all that the action gave, or None."""
+    """Return how often hooks of the forward were applied, if that explains all values of the action, or None."""
     if step.action.kind not in {"B", "I", "W"} or step.action.misuse or evidence.trial.hand_grads:
         return None
     found: Cause | None = evidence.recomputed.of(("hooked", id(step)), lambda: _found(evidence, step))
@@ -90,7 +90,7 @@ def _on_tensors(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]
             yield Cause(mistake, factors=known, counts=(len(which),)), _again(evidence, step, Counted(times, which))
 
 
-#: By what names torch keeps the hooks of a module's backward.
+#: The attributes in which torch stores the hooks of a module's backward.
 _KEPT = ("_backward_hooks", "_backward_pre_hooks")
 
 
@@ -122,7 +122,7 @@ def _selections(changing: list[int]) -> Iterator[list[int]]:
 
 
 def _factors(evidence: Evidence, step: Step) -> list[float | None]:
-    """Return what each hook of a stage's forward multiplies a gradient by, None where it is no factor."""
+    """Return the factor of each hook of a stage's forward, None if it does not multiply."""
     counted = Counted()
     _again(evidence, step, counted)
     return [_factor(hook, ones) for hook, ones in counted.met]
@@ -131,7 +131,7 @@ def _factors(evidence: Evidence, step: Step) -> list[float | None]:
 def _factor(hook: Hook, ones: Tensor) -> float | None:
     try:
         changed = hook(ones.clone())
-    except Exception:  # noqa: BLE001 (a hook of somebody's own may want what only its own backward has)
+    except Exception:  # noqa: BLE001 (a user's hook may need what only its own backward has)
         return None
     if changed is None:
         return 1.0
@@ -141,7 +141,7 @@ def _factor(hook: Hook, ones: Tensor) -> float | None:
 
 
 def of_caller(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
-    """Return how often the hook was applied by which the caller scales the gradients of parameters."""
+    """Return how often the hook was applied that the caller uses to scale the gradients of parameters."""
     own = next((part.value for part in parts if part.own and part.wanted), None)
     if wrong.evidence.trial.altering != "scale" or own is None or own.shape != wrong.right.shape:
         return None

@@ -1,4 +1,4 @@
-"""Why actions give nothing: what those that give nothing have in common, and none of those that give something has."""
+"""Finds why actions give nothing: a property that all of them share, and no other action has."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gradconform.trial.program import Action, forward_of
 from .cause import Cause, Mistake
 from .parts import added, run_of, same, step_before
 
-#: How many reasons are told that fit alike.
+#: How many equally good reasons are reported.
 _TOLD = 2
 
-#: From how many on what comes first is counted: fewer are told one by one.
+#: From this many on, earlier actions are reported as a count; fewer are listed.
 _COUNTED = 8
 
-#: Tells of an action whether it has what a reason is about.
+#: Returns whether an action has the property of a reason.
 Mark = Callable[[Action, int], bool]
 
 
 def reason(evidence: Evidence, step: Step) -> Cause | None:
-    """Name what marks the B and W of a run that add nothing off from those that add something."""
+    """Return the property that separates the B and W that add nothing from those that add something."""
     acted = _acted(evidence, step)
     idle = {seen.position for seen in acted if not added(evidence, seen)}
     if step.position not in idle or len(idle) == len(acted):
@@ -32,11 +32,11 @@ def reason(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def circumstance(evidence: Evidence, step: Step) -> Cause | None:
-    """Name what may be why no B or W of a run adds anything: all of them are marked by it."""
+    """Return a possible reason why no B or W of a run adds anything: a property that all of them have."""
     acted = _acted(evidence, step)
     idle = {seen.position for seen in acted if not added(evidence, seen)}
     fixed = not any(grad is not None for grad in evidence.reference(step.action.stage, step.action.mb).inputs)
-    if step.position not in idle or len(idle) != len(acted) or fixed:  # that no input needs a gradient is special too
+    if step.position not in idle or len(idle) != len(acted) or fixed:  # that no input needs one is special too
         return None
     return _fitting([*_modes(evidence), *_losses(evidence)], acted, idle)
 
@@ -50,7 +50,7 @@ def _fitting(marks: list[tuple[Cause, Mark]], acted: list[Step], idle: set[int])
 
 
 def _acted(evidence: Evidence, step: Step) -> list[Step]:
-    """Return the steps of the same run that are to add something."""
+    """Return the steps of the same run that should add something."""
     if step.action.kind not in {"B", "W"} or evidence.capabilities.weight_when == "finish":
         return []
     return [
@@ -61,7 +61,7 @@ def _acted(evidence: Evidence, step: Step) -> list[Step]:
 
 
 def _marks(evidence: Evidence, step: Step) -> list[tuple[Cause, Mark]]:
-    """Return what may mark actions of a program, the more telling first."""
+    """Return possible properties of a program's actions, the most informative first."""
     actions, lane = evidence.trial.actions, step.action.stage
     marks: list[tuple[Cause, Mark]] = [
         (Cause(Mistake.NUMBER_USED_BEFORE), lambda action, position: action in actions[:position])
@@ -79,7 +79,7 @@ def _marks(evidence: Evidence, step: Step) -> list[tuple[Cause, Mark]]:
 
 
 def _losses(evidence: Evidence) -> list[tuple[Cause, Mark]]:
-    """Return what may have taken from actions what was kept for them."""
+    """Return the possible reasons why stored data of actions was lost."""
     actions = evidence.trial.actions
     forgotten = [
         (position, action)
@@ -98,7 +98,7 @@ def _earlier(actions: tuple[Action, ...], action: Action, position: int) -> int:
 
 
 def _openings(actions: tuple[Action, ...], lane: int) -> Iterator[int]:
-    """Yield where the sessions of other stages are opened: at their first action."""
+    """Yield the positions at which the sessions of other stages are opened: their first actions."""
     known: set[int] = set()
     for position, action in enumerate(actions):
         if action.stage not in known and action.stage != lane and position:
@@ -107,7 +107,7 @@ def _openings(actions: tuple[Action, ...], lane: int) -> Iterator[int]:
 
 
 def _across(actions: tuple[Action, ...], place: int) -> Mark:
-    """Return a mark of what has run forward before a place of the program, and is asked behind it."""
+    """Return the property that an action's forward is before a position of the program and its backward after it."""
     return lambda action, position: forward_of(actions, action.stage, action.mb, position) < place < position
 
 
@@ -119,24 +119,24 @@ def _collected(actions: tuple[Action, ...]) -> Mark:
 
 
 def _asked(actions: tuple[Action, ...], begun: Action, since: int) -> bool:
-    """Tell whether the W of an I comes behind it."""
+    """Return whether the W of an I comes after it."""
     return any(
         action.kind == "W" and (action.stage, action.mb) == (begun.stage, begun.mb) for action in actions[since:]
     )
 
 
 def _modes(evidence: Evidence) -> list[tuple[Cause, Mark]]:
-    """Return how the actions of a trial are called, where that is unusual."""
+    """Return the unusual modes in which the actions of a trial are called."""
     kinds = {"no_grad": Mistake.CALLED_WITHOUT_GRAD, "thread": Mistake.CALLED_FROM_ANOTHER_THREAD}
     return [(Cause(kind), lambda *_: True) for mode, kind in kinds.items() if mode in evidence.trial.modes]
 
 
-#: From how many parameters on those past a number are told apart.
+#: From this many on, parameters beyond a number are examined separately.
 _MANY = 16
 
 
 def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
-    """Say what the parameters have in common, ``name`` among them, that alone of all have got nothing, or lost all."""
+    """Return the shared property of the parameters, ``name`` among them, that alone got nothing or lost all."""
     frozen = _frozen(evidence, name, step)
     if frozen is not None or step.action.kind not in {"B", "W"}:
         return frozen
@@ -157,7 +157,7 @@ def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
 
 
 def due_and_idle(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
-    """Return the parameters that a B or W is to add to, and those of them that have got nothing."""
+    """Return the parameters to which a B or W should add, and those of them that got nothing."""
     reference = evidence.reference(step.action.stage, step.action.mb, step.position).params
     due = {name for name, grad in reference.items() if grad is not None}
     due -= _given_by_input_pass(evidence, step)
@@ -167,7 +167,7 @@ def due_and_idle(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
 
 
 def _given_by_input_pass(evidence: Evidence, step: Step) -> set[str]:
-    """Return the parameters that the I of a W has given their gradients, where the target claims that it may."""
+    """Return the parameters that already got their gradients from the I of a W, if the target claims this."""
     if step.action.kind != "W" or not evidence.capabilities.input_pass_touches_params:
         return set()
     own = [
@@ -184,7 +184,7 @@ def _given_by_input_pass(evidence: Evidence, step: Step) -> set[str]:
 
 
 def _frozen(evidence: Evidence, name: str, step: Step) -> Cause | None:
-    """Name the word since which the parameters are frozen that alone have lost what they held."""
+    """Return the word of the program that froze exactly the parameters that lost their gradients."""
     before = step_before(evidence, step)
     held = {} if before is None else {one for one, grad in before.param_grads.items() if grad is not None}
     lost = {one for one in held if step.param_grads.get(one) is None}

@@ -1,4 +1,4 @@
-"""All that one action gave, held against what one mistake would have made it give: one cause has to explain it all."""
+"""Compares all values of one action with those of one mistake: a single cause must explain all of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .parts import held_before, of_microbatch
 from .replay import Grads, replay_of
 from .wrong import ENOUGH, dense, distinct, largest, rounding
 
-#: By how many times an error has to pass rounding to be one that is explained and not forgiven.
+#: How many times rounding an error must exceed to need an explanation.
 _CLEAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One tensor that an action gave, or added to what stood: ``name`` is a slot or a parameter, None is nothing."""
+    """One tensor that an action returned, or added to the existing gradient.
+
+    ``name`` is a slot or a parameter; None means no tensor.
+    """
 
     name: int | str
     got: Tensor | None
@@ -32,14 +35,14 @@ class Given:
 
     @property
     def error(self) -> float:
-        """How far from right it is."""
+        """The error of the tensor."""
         if self.got is None or self.right is None:
             return largest(self.got if self.right is None else self.right)
         return largest(self.got - self.right)
 
 
 def given_by(evidence: Evidence, step: Step) -> list[Given]:
-    """Return what an action gave: of B and I the input gradients, of B and W what it added to each parameter."""
+    """Return the values of an action: for B and I the input gradients, for B and W the addition to each parameter."""
     action = step.action
     again = replay_of(evidence, step)
     right = again.grads(again.given)
@@ -56,7 +59,7 @@ def given_by(evidence: Evidence, step: Step) -> list[Given]:
 
 
 def _weight_pass(evidence: Evidence, step: Step) -> Step | None:
-    """Return the W that ends what an I has begun: a mistake at its start shows in both."""
+    """Return the W that completes an I: a mistake at the start of the I shows in both."""
     own = of_microbatch(evidence, step)
     return next((seen for seen in own if seen.action.kind == "W" and not seen.action.misuse), None)
 
@@ -72,7 +75,7 @@ def _given(name: int | str, got: Tensor | None, before: Tensor | None, right: Te
 
 
 def explained(all_given: list[Given], grads: Grads) -> bool:
-    """Tell whether ``grads`` are all that the action gave, and by more than chance."""
+    """Return whether ``grads`` are all values of the action, and match better than chance."""
     bits = 0.0
     for given in all_given:
         value = grads.inputs[given.name] if isinstance(given.name, int) else grads.params[given.name]
@@ -84,7 +87,7 @@ def explained(all_given: list[Given], grads: Grads) -> bool:
 
 
 def _bits(given: Given, value: Tensor | None) -> float | None:
-    """Return by how many bits a value that is what came is no chance; None where it is another."""
+    """Return by how many bits a matching value is better than chance; None if it does not match."""
     got = given.got
     if got is None or (value is None and not bool(got.any())):
         return 0.0 if value is None else None
@@ -103,7 +106,7 @@ def _bits(given: Given, value: Tensor | None) -> float | None:
 
 
 def wrong(all_given: list[Given]) -> Iterator[Given]:
-    """Yield what is not right."""
+    """Yield the wrong values."""
     for given in all_given:
         if given.error > _CLEAR * given.allowed or (given.got is None) != (given.right is None):
             yield given

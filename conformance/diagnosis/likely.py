@@ -1,4 +1,4 @@
-"""The likely cause of a wrong tensor: hypotheses in their order, the simplest first."""
+"""Finds the likely cause of a wrong tensor by trying hypotheses in order, the simplest first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
 def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
     """Return the likely cause of a wrong gradient of parameter ``name`` after ``step``, or None.
 
-    ``got`` is what came, None for no gradient.
+    ``got`` is the actual value, None for no gradient.
     """
     if evidence.trial.hand_grads:
         return misread(evidence, step)
@@ -64,7 +64,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
 def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
     """Return the likely cause of a wrong gradient of input ``slot`` returned by ``step``, or None.
 
-    ``got`` is what came, None for no gradient; it may have the shape of another slot's.
+    ``got`` is the actual value, None for no gradient; it may have the shape of another slot's.
     """
     if got is None:
         return absent.of_input(evidence, slot, step) or misread(evidence, step)
@@ -72,7 +72,7 @@ def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> C
 
 
 def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
-    """Return the likely cause of a wrong entry of what W returned for parameter ``name``, or None."""
+    """Return the likely cause of a wrong entry of W's result for parameter ``name``, or None."""
     return other_values.stale(evidence, name, step, got)
 
 
@@ -119,15 +119,15 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
 
 
 def _either(cause: Cause | None, other: Callable[[], Cause | None]) -> Cause | None:
-    """Say both of two causes of one value, where the first is one."""
+    """Return both causes of one value, if the first exists."""
     also = other() if cause else None
     return Cause(Mistake.EITHER, causes=(also, cause)) if cause and also else cause
 
 
 def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change | None) -> Cause | None:
-    """Name a mistake in counting micro-batches, with its reason where nothing was added at all."""
+    """Return a miscounting of micro-batches, with its reason if nothing was added at all."""
     if change is not None and change.strays and not combination.borne_out(change, _others(wrong, name)):
-        return None  # contexts that are mixed up show in every parameter
+        return None  # mixed-up contexts show in every parameter
     change = None if _beside(wrong, name, change) else change
     if change is not None and change.strays and wrong.step.action.misuse:
         return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
@@ -144,7 +144,10 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
 
 
 def _beside(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
-    """Tell whether what other sessions have added counts otherwise, or alone, which is no micro-batch of this one."""
+    """Return whether the gradients of other sessions are miscounted or are the only ones.
+
+    Then no micro-batch of this session explains the value.
+    """
     shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
     if change is None or not shared:
         return False
@@ -154,14 +157,14 @@ def _beside(wrong: WrongTensor, name: str, change: combination.Change | None) ->
 
 
 def _of_this_session_alone(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
-    """Say that what other sessions have added to a parameter that is theirs as well is missing."""
+    """Return the cause that the gradients that other sessions added to a shared parameter are missing."""
     shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
     own = sum_of([part for part in parts if part.mb is not None]) if shared else None
     return Cause(Mistake.OTHER_SESSIONS_MISSING) if wrong.explained_by(own) else None
 
 
 def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | None:
-    """Say that a micro-batch whose number comes again is missing, where the action has added nothing at all."""
+    """Return the cause that a micro-batch with a repeated number is missing, if the action added nothing at all."""
     own = next((part for part in change.parts if part.own and part.wanted > 1.0), None)
     if own is None or added(wrong.evidence, wrong.step):
         return None
@@ -170,7 +173,7 @@ def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | 
 
 
 def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[Part]]]:
-    """Yield what has come of the other parameters of the stage."""
+    """Yield the values of the other parameters of the stage."""
     evidence, step = wrong.evidence, wrong.step
     for other, got in step.param_grads.items():
         parts = list(param_parts(evidence, other, step)) if got is not None and other != name else []
@@ -180,14 +183,14 @@ def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[P
 
 
 def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> Cause | None:
-    """Name a mistake in counting micro-batches: what was returned may be an older gradient as well."""
+    """Return a miscounting of micro-batches: the returned value may also be an older gradient."""
     cause = combination.cause_of(change, combination.factors_of(wrong))
     swapped = cause is not None and cause.kind is Mistake.CONTEXTS_SWAPPED
     return replace(cause, kind=Mistake.CONTEXTS_SWAPPED_OR_LATE) if cause and swapped else _zeroed(wrong, cause)
 
 
 def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
-    """Say why a gradient is zero, where that is the cause; one clipped far below what it should be is no zero."""
+    """Return why a gradient is zero, if that is the cause; one clipped far below its value is not zero."""
     if cause is None or cause.kind is not Mistake.ZERO:
         return cause
     clipped = elements.clipped(wrong) if bool(wrong.got.any()) else None
@@ -195,7 +198,7 @@ def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
 
 
 def _forward_right(evidence: Evidence, step: Step) -> bool:
-    """Tell whether the micro-batch's outputs were right: behind wrong ones no gradient can be."""
+    """Return whether the micro-batch's outputs were right: after wrong ones no gradient can be right."""
     forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
     if forward is None:
         return True
@@ -203,7 +206,7 @@ def _forward_right(evidence: Evidence, step: Step) -> bool:
 
 
 def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:
-    """Ask what ``got`` is; where nothing belongs in yet, what has come is wrong by all of it."""
+    """Return the wrong tensor for ``got``; if nothing belongs in it yet, its whole value is the error."""
     right = sum_of(parts)
     if right is None and parts:
         right = torch.zeros_like(parts[0].value)
@@ -212,5 +215,5 @@ def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]
 
 
 def _first(*causes: Callable[[], Cause | None]) -> Cause | None:
-    """Return the first cause that fits; those behind it are not computed."""
+    """Return the first cause that fits; the later ones are not computed."""
     return next((found for cause in causes if (found := cause())), None)

@@ -1,4 +1,4 @@
-"""Gradients that are added in the wrong place: memory is taken for another one than it is."""
+"""Finds gradients that were added in the wrong place, because a memory layout was misread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 
 def added_elsewhere(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
-    """Say where a gradient was added, where it has other strides than usual or lies in a bucket."""
+    """Return where a gradient was added, if it has unusual strides or is in a bucket."""
     evidence, step = wrong.evidence, wrong.step
     own = next((part.value for part in parts if part.own and part.wanted), None)
     if own is None or own.shape != wrong.right.shape:
@@ -30,14 +30,14 @@ def added_elsewhere(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause |
 
 
 def _as_flat(own: Tensor) -> Tensor:
-    """Return what comes of adding to zeros with other strides, element by element as they lie in memory."""
+    """Return the result of adding to zeros with other strides, element by element in memory order."""
     held = arrange(torch.zeros_like(own), "transposed" if own.dim() > 1 else "strided", _CPU)
     held.as_strided((own.numel(),), (1,)).add_(own.reshape(-1))
     return held
 
 
 def _at_start(evidence: Evidence, step: Step, name: str) -> bool:
-    """Tell whether all gradients are what comes of adding each at the start of one bucket."""
+    """Return whether every gradient is the result of adding each at the start of one bucket."""
     own = evidence.reference(step.action.stage, step.action.mb, step.position).params
     given = {one: dense(grad).reshape(-1) for one, grad in step.param_grads.items() if grad is not None and one in own}
     if name not in given:

@@ -1,4 +1,4 @@
-"""Mistakes that may be made in every action of a kind, each with plain autograd that makes it."""
+"""Mistakes that may occur in every action of a kind, each with plain autograd that makes it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gradconform.reference.mistaken import (
 from .cause import Cause, Mistake
 from .first_sight import Added, FirstSight
 
-#: Whether a mistake may explain what was seen.
+#: Returns whether a mistake may explain the visible facts.
 Fits = Callable[[FirstSight], bool]
 
-#: Where a mistake may be made that is one of what is added, of what is returned, or of either.
+#: The places of a mistake: in added values, in returned values, or in either.
 _ADDED = (frozenset({WEIGHT}), frozenset({FULL_WEIGHT}), frozenset({WEIGHT, FULL_WEIGHT}))
 _RETURNED = (frozenset({INPUT}), frozenset({FULL_INPUT}), frozenset({INPUT, FULL_INPUT}))
 _WHOLE = (
@@ -38,7 +38,7 @@ _WHOLE = (
 
 
 def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
-    """Yield the mistakes that may explain a tensor of what was ``seen``, each with plain autograd that makes it."""
+    """Yield the mistakes that may explain a tensor of ``seen``, each with plain autograd that makes it."""
     for factor in seen.factors:
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
             yield Cause(Mistake.ALL_MULTIPLIED, names=_named(at), factors=(factor,)), OneMistake(at=at, factor=factor)
@@ -57,7 +57,7 @@ def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
 
 
 def _of_gradients(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
-    """Yield the mistakes with output gradients, and with input gradients that are returned."""
+    """Yield the mistakes with output gradients, and with returned input gradients."""
     for kind, starts in _OF_STARTS.items() if seen.outputs > 1 else ():
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
             yield Cause(kind, names=_named(at)), OneMistake(at=at, starts=starts)
@@ -89,14 +89,14 @@ def _of_several(seen: FirstSight) -> bool:
 
 
 def _of_many(seen: FirstSight) -> bool:
-    return seen.wrong_inputs and seen.inputs > 2  # noqa: PLR2004 (two that are swapped are two in reverse order)
+    return seen.wrong_inputs and seen.inputs > 2  # noqa: PLR2004 (swapping two is reversing them)
 
 
 def _not_returned(seen: FirstSight) -> bool:
     return seen.not_returned
 
 
-#: What may go wrong where parameters get their gradients, and whether it may explain what was seen.
+#: The mistakes that may happen as parameters get their gradients, each with a test of the visible facts.
 _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.STANDING_KEPT: (
         {"chooses": lambda _, __, parameter: parameter.grad is None},
@@ -117,7 +117,7 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.LAST_USE_COUNTS: ({"use": -1}, lambda seen: seen.shows(Added.OTHER)),
 }
 
-#: Which context a W may take by mistake, of those whose I is done; 0 is the first micro-batch.
+#: Which context a W may take by mistake, of those whose I has finished; 0 is the first micro-batch.
 _OF_CONTEXTS: dict[Mistake, Picking] = {
     Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],
     Mistake.OLDEST_CONTEXT_USED: lambda _, waiting: waiting[0],
@@ -134,7 +134,7 @@ def _last_of_each(grads: Sequence[Tensor]) -> list[Tensor | None]:
     return [grad if last[id(grad)] == place else torch.zeros_like(grad) for place, grad in enumerate(grads)]
 
 
-#: What may go wrong with what the caller passes, and whether it may explain what was seen.
+#: The mistakes with the caller's arguments, each with a test of the visible facts.
 _OF_WHAT_IS_PASSED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.FIRST_FORWARD_KEPT: ({"keeps_forward": True}, lambda seen: seen.loses),
     Mistake.ARGUMENTS_COPIED_ONCE: ({"copies": "arguments"}, lambda seen: seen.received == "inputs"),
@@ -145,7 +145,7 @@ _OF_WHAT_IS_PASSED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.KEPT_BY_OUTPUT_GRAD: ({"starts": _last_of_each}, lambda seen: seen.received == "twice"),
 }
 
-#: From which output gradients a backward may start by mistake.
+#: The output gradients from which a backward may start by mistake.
 _OF_STARTS: dict[Mistake, Starting] = {
     Mistake.FIRST_OUTPUT_COUNTS: lambda grads: [*grads[:1], *(None for _ in grads[1:])],
     Mistake.LAST_OUTPUT_COUNTS: lambda grads: [*(None for _ in grads[:-1]), *grads[-1:]],
@@ -169,7 +169,7 @@ def _zeros(args: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tenso
     return [torch.zeros_like(arg) if grad is None else grad for arg, grad in zip(args, grads, strict=True)]
 
 
-#: What may be returned by mistake.
+#: The values that may be returned by mistake.
 _OF_RETURNED: dict[Mistake, tuple[Returning, Fits]] = {
     Mistake.INPUTS_REVERSED_NOT_NONE: (_reversed, _of_several),
     Mistake.INPUTS_SWAPPED_NOT_NONE: (_swapped, _of_many),
@@ -180,7 +180,7 @@ _OF_RETURNED: dict[Mistake, tuple[Returning, Fits]] = {
     Mistake.ZEROS_RETURNED: (_zeros, lambda seen: seen.returned_for_none),
 }
 
-#: In which other order the gradients of all arguments may be returned, None among them.
+#: The orders in which the gradients of all arguments, None among them, may be returned.
 _OF_ORDER: dict[Mistake, tuple[Returning, Fits]] = {
     Mistake.INPUTS_REVERSED: (_reversed, _of_several),
     Mistake.INPUTS_SWAPPED: (_swapped, _of_many),

@@ -1,4 +1,4 @@
-"""The right numbers in the wrong place: another slot's, another parameter's, an output gradient, an old value."""
+"""Finds right values in the wrong place: another slot's or parameter's, an output gradient, or an old value."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .parts import held_before, output_grads_at, param_parts, same, step_before,
 from .replay import replay_of
 from .wrong import WrongTensor, dense, is_value
 
-#: The least number of elements by which two tensors that hold the same bits are one buffer and no chance.
+#: The least number of elements with the same bits that identify one buffer rather than chance.
 _SHARED = 3
 
 
 def other_slot(evidence: Evidence, slot: int, step: Step, got: Tensor) -> Cause | None:
-    """Name the input whose gradient ``got`` is; its own may have another shape, or be None."""
+    """Return the input whose gradient ``got`` is; its own may have another shape, or be None."""
     grads = evidence.reference(step.action.stage, step.action.mb).inputs
     for index, grad in enumerate(grads):
         if index != slot and grad is not None and is_value(got, dense(grad)):
@@ -33,7 +33,7 @@ def other_slot(evidence: Evidence, slot: int, step: Step, got: Tensor) -> Cause 
 
 
 def other_param(wrong: WrongTensor, name: str) -> Cause | None:
-    """Name the parameter whose gradient came."""
+    """Return the parameter whose gradient was stored instead."""
     evidence, step = wrong.evidence, wrong.step
     for other in evidence.reference(step.action.stage, 0).params:
         total = None if other == name else sum_of(list(param_parts(evidence, other, step)))
@@ -43,7 +43,7 @@ def other_param(wrong: WrongTensor, name: str) -> Cause | None:
 
 
 def one_buffer(evidence: Evidence, name: str, step: Step) -> Cause | None:
-    """Name the parameter whose gradient begins with the same bits, where plain autograd's does not."""
+    """Return the parameter whose gradient begins with the same bits, if plain autograd's does not."""
     usual = evidence.oracle_step(step).param_grads
     for other, held in step.param_grads.items():
         if other != name and _begin_alike(step.param_grads, name, other) and not _begin_alike(usual, name, other):
@@ -66,7 +66,7 @@ def _begin_alike(grads: Mapping[str, Tensor | None], name: str, other: str) -> b
 
 
 def written_over(evidence: Evidence, step: Step, got: Tensor) -> Cause | None:
-    """Say that a gradient holds what the caller has written over a gradient that it was handed."""
+    """Return the cause that a gradient holds what the caller wrote into a gradient that it received."""
     before = evidence.trial.actions[: step.position + 1]
     over = [action for action in before if action.kind == "overwrite" and action.stage == step.action.stage]
     if not over or got.layout != torch.strided:
@@ -77,7 +77,7 @@ def written_over(evidence: Evidence, step: Step, got: Tensor) -> Cause | None:
 
 
 def received_over(wrong: WrongTensor, name: str) -> Cause | None:
-    """Say that W went on from what the caller has written over the output gradients since their I."""
+    """Return the cause that W used what the caller wrote into the output gradients after their I."""
     evidence, step = wrong.evidence, wrong.step
     own = Action("receive", step.action.mb, step.action.stage)
     if step.action.kind != "W" or own not in evidence.trial.actions[: step.position]:
@@ -92,7 +92,7 @@ def received_over(wrong: WrongTensor, name: str) -> Cause | None:
 
 
 def handed_on(wrong: WrongTensor) -> Cause | None:
-    """Name the output gradient that came back as it was."""
+    """Return the output gradient that was returned unchanged."""
     lane, mb = wrong.step.action.stage, wrong.step.action.mb
     for index, grad in enumerate(output_grads_at(wrong.evidence, lane, mb)):
         if isinstance(grad, Tensor) and wrong.explained_by(dense(widen(grad))):
@@ -101,7 +101,7 @@ def handed_on(wrong: WrongTensor) -> Cause | None:
 
 
 def stale(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
-    """Say that what W returns for a parameter is the value from before this W."""
+    """Return the cause that W returns a parameter's value from before this W."""
     before = step_before(evidence, step)
     held = None if before is None else before.param_grads.get(name)
     if got is None or held is None:

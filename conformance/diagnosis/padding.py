@@ -1,4 +1,4 @@
-"""What is special about a micro-batch whose gradients are all zero: it may be taken for one that fills up a batch."""
+"""Finds why a micro-batch has only zero gradients: it may be mistaken for padding that fills up a batch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .cause import Cause, Mistake
 from .jointly import given_by
 from .replay import replay_of
 
-#: How near to zero a sum has to be, against the sum of what is added, to be zero but for rounding.
+#: The largest sum, relative to the sum of absolute terms, that counts as zero within rounding.
 _NEAR = 2.0**-4
 
 
 def padding(evidence: Evidence, step: Step) -> Cause | None:
-    """Name what a micro-batch may be told from others by, all of whose gradients are zero; None where some are not."""
+    """Return what distinguishes a micro-batch whose gradients are all zero; None if some are not zero."""
     if step.action.kind not in {"B", "I", "W"} or step.action.misuse or evidence.trial.hand_grads:
         return None
     given = given_by(evidence, step)

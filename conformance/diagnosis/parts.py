@@ -1,4 +1,4 @@
-"""The parts that a gradient should be the sum of, or that may have got into it: one per micro-batch."""
+"""The parts that a gradient should be the sum of, or may contain by mistake: one per micro-batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .wrong import dense
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing a gradient may be made of: its micro-batch, its float64 value, and how often it belongs in.
+    """One possible part of a gradient: its micro-batch, its float64 value, and its right count.
 
-    ``mb`` is None for what was there before the first action; ``own``: it is what the action itself has to add.
+    ``mb`` is None for the value before the first action; ``own``: the action itself has to add it.
     """
 
     mb: int | None
@@ -31,7 +31,7 @@ class Part:
 
 
 def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
-    """Yield what parameter ``name`` may hold after ``step``."""
+    """Yield the parts that parameter ``name`` may hold after ``step``."""
     lane, since = step.action.stage, _last_change(evidence, step)
     done: dict[int, float] = {}
     cleared = since > 0
@@ -40,7 +40,7 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
             done[action.mb] = done.get(action.mb, 0.0) + 1.0
         elif action.kind in ZEROES:
             done, cleared, since = dict.fromkeys(done, 0.0), True, 0
-    if since:  # what micro-batches gave when the parameters were others
+    if since:  # gradients of micro-batches computed with other parameter values
         earlier = evidence.expected_param(name, Step.of({"action": step.action, "position": since - 1})).total
         yield from () if earlier is None else (Part(None, earlier, 1.0),)
     others = _of_other_sessions(evidence, name, step)
@@ -56,7 +56,7 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
 
 
 def _of_other_sessions(evidence: Evidence, name: str, step: Step) -> Tensor | None:
-    """Return what the sessions have added to a parameter that is theirs as well; None where nothing can be told."""
+    """Return what other sessions added to a shared parameter; None if that is unknown."""
     lane, actions = step.action.stage, evidence.trial.actions[: step.position + 1]
     if evidence.trial.sharing(lane, name) == {lane} or {action.kind for action in actions} & (ZEROES | CHANGES):
         return None
@@ -72,7 +72,7 @@ def _of_other_sessions(evidence: Evidence, name: str, step: Step) -> Tensor | No
 
 
 def _last_change(evidence: Evidence, step: Step) -> int:
-    """Return the position behind the last word that changed the parameters up to a step; 0 where none did."""
+    """Return the position after the last word that changed the parameters up to a step; 0 without one."""
     sharing = evidence.trial.sharing(step.action.stage)
     places = (
         position
@@ -83,7 +83,7 @@ def _last_change(evidence: Evidence, step: Step) -> int:
 
 
 def input_parts(evidence: Evidence, slot: int, step: Step) -> Iterator[Part]:
-    """Yield what the gradient of input ``slot`` may hold."""
+    """Yield the parts that the gradient of input ``slot`` may hold."""
     lane = step.action.stage
     for mb in microbatches(evidence, lane):
         grad = evidence.reference(lane, mb, step.position + 1).inputs[slot]
@@ -97,22 +97,22 @@ def microbatches(evidence: Evidence, lane: int) -> list[int]:
 
 
 def prior(evidence: Evidence, name: str, lane: int) -> Tensor:
-    """Return what a parameter holds before the first action."""
+    """Return the gradient of a parameter before the first action."""
     names = list(evidence.reference(lane, 0).params)
     found: Tensor = widen(evidence.materials.prior_of(lane, names.index(name)))
     return found
 
 
 def sum_of(parts: list[Part]) -> Tensor | None:
-    """Return the right value: every part as often as it belongs in."""
+    """Return the right value: the sum of the parts, each by its right count."""
     wanted = [part.value * part.wanted for part in parts if part.wanted]
     return torch.stack(wanted).sum(0) if wanted else None
 
 
 def output_grads_at(evidence: Evidence, lane: int, mb: int, paths: list[str] | None = None) -> tuple[object, ...]:
-    """Return the right output gradients of one stage, one per leaf of its outputs; none where it ends in a loss.
+    """Return the right output gradients of one stage, one per leaf of its outputs; none if it ends in a loss.
 
-    They come in the order of ``paths``, those of the outputs, or as they are handed over.
+    They are in the order of ``paths``, those of the outputs, or as they are passed.
     """
     if evidence.trial.loss_at(lane):
         return ()
@@ -123,7 +123,7 @@ def output_grads_at(evidence: Evidence, lane: int, mb: int, paths: list[str] | N
 
 
 def run_of(evidence: Evidence, step: Step) -> Observation:
-    """Return the observation that ``step`` is of: a trial may be run several times."""
+    """Return the observation to which ``step`` belongs: a trial may run several times."""
     return next(seen for seen in evidence.observations if any(known is step for known in seen.steps))
 
 
@@ -146,7 +146,7 @@ def step_before(evidence: Evidence, step: Step) -> Step | None:
 
 
 def held_before(evidence: Evidence, name: str, step: Step) -> Tensor | None:
-    """Return, in float64, what parameter ``name`` held before ``step``, as it was seen."""
+    """Return, in float64, the observed gradient of parameter ``name`` before ``step``."""
     before = step_before(evidence, step)
     if before is not None:
         held = before.param_grads.get(name)
@@ -155,14 +155,14 @@ def held_before(evidence: Evidence, name: str, step: Step) -> Tensor | None:
 
 
 def added(evidence: Evidence, step: Step) -> bool:
-    """Tell whether any parameter's gradient changed in an action."""
+    """Return whether any parameter's gradient changed in an action."""
     before = step_before(evidence, step)
     held = {} if before is None else before.param_grads
     return any(not same(held.get(name), grad) for name, grad in step.param_grads.items())
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
-    """Tell whether two gradients are the same, or both none."""
+    """Return whether two gradients are the same, or both None."""
     if one is None or other is None or one is other:
         return one is other
     return one.shape == other.shape and equal(dense(one), dense(other))

@@ -1,4 +1,4 @@
-"""Micro-batches run again in float64, their graph kept, so that other output gradients can be tried."""
+"""Runs micro-batches again in float64 and keeps their graph, so that other output gradients can be tried."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .wrong import dense
 
 Start = Tensor | None
 
-#: What is done to a stage before its forward.
+#: A function that changes a stage before its forward.
 Prepare = Callable[[nn.Module], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Grads:
-    """What a backward gives: one gradient per argument, and one per parameter; None for none."""
+    """The result of a backward: one gradient per argument, and one per parameter; None for none."""
 
     inputs: tuple[Tensor | None, ...]
     params: dict[str, Tensor | None]
@@ -40,12 +40,12 @@ class Replay:
     """One micro-batch of one stage after its forward in float64.
 
     ``roots`` is where a backward starts: the leaves of the outputs, the loss, or the outputs of the node into whose
-    weight context gradients were put by hand. None stands for a leaf without a gradient. ``given`` are the right
+    weight context gradients were set by hand. None represents a leaf without a gradient. ``given`` are the right
     gradients there.
     """
 
     def __init__(self, evidence: Evidence, lane: int, mb: int, forward: int, prepare: Prepare | None = None) -> None:
-        """Run the F at the position ``forward`` of the program, on a stage to which ``prepare`` has done something."""
+        """Run the F at the position ``forward`` of the program, on a stage changed by ``prepare``."""
         passed = evidence.references.passed(lane, mb, forward, prepare)
         self.stage, self.args, outputs = passed.stage, passed.args, passed.outputs
         self.outputs = dict(leaves(as_tuple(outputs)))
@@ -66,15 +66,15 @@ class Replay:
 
     @property
     def shapes(self) -> list[torch.Size | None]:
-        """The shapes that gradients have at the roots; None where none can flow."""
-        leaves_ = list(self.outputs.values())  # the outputs of a node are those of the stage, in the trials there are
+        """The shapes of the gradients at the roots; None if none can flow."""
+        leaves_ = list(self.outputs.values())  # in all existing trials the outputs of a node are those of the stage
         return [
             None if root is None else root.shape if isinstance(root, Tensor) else leaves_[place].shape
             for place, root in enumerate(self.roots)
         ]
 
     def starts_otherwise(self, starts: Sequence[Start]) -> bool:
-        """Tell whether a backward can start from ``starts``, and would be another one than the right one."""
+        """Return whether a backward can start from ``starts`` and differs from the right one."""
         if len(starts) != len(self.roots):
             return False
         different = False
@@ -88,7 +88,7 @@ class Replay:
         return different
 
     def grads(self, starts: Sequence[Start]) -> Grads:
-        """Run backward from ``starts``, one per root."""
+        """Return the gradients of a backward from ``starts``, one per root."""
         pairs = [(r, s) for r, s in zip(self.roots, starts, strict=True) if r is not None and s is not None]
         sought = (*self.args, *self.stage.parameters())
         found = run_backward([r for r, _ in pairs], [s for _, s in pairs], sought, keep_graph=True)
@@ -102,7 +102,7 @@ class Replay:
         )
 
     def uses(self, leaf: Tensor) -> list[Tensor]:
-        """Return what arrives at ``leaf`` along each edge of the graph: their sum is its gradient."""
+        """Return the gradients that reach ``leaf`` along each edge of the graph: their sum is its gradient."""
         pairs = [(r, s) for r, s in zip(self.roots, self.given, strict=True) if r is not None and s is not None]
         if not pairs or not leaf.requires_grad:
             return []
@@ -118,9 +118,9 @@ class Replay:
 
 
 def replay(evidence: Evidence, lane: int, mb: int, before: int, prepare: Prepare | None = None) -> Replay:
-    """Return a micro-batch run again, its last F before a position of the program.
+    """Return a micro-batch run again, from its last F before a position of the program.
 
-    Forwards are kept for the next question about the trial, those of a stage that is as it should be.
+    Forwards on an unchanged stage are kept for the next question about the trial.
     """
     forward = forward_of(evidence.trial.actions, lane, mb, before)
     if prepare is not None:
@@ -135,7 +135,7 @@ def replay_of(evidence: Evidence, step: Step, prepare: Prepare | None = None) ->
 
 
 def _users(accumulator: Node, pairs: Sequence[tuple[Any, Tensor]]) -> Iterator[tuple[Node, list[int]]]:
-    """Yield the nodes that hand a gradient to ``accumulator``, each with the slots that do."""
+    """Yield the nodes that send a gradient to ``accumulator``, each with the slots that do."""
     stack = [root.node if isinstance(root, GradientEdge) else get_gradient_edge(root).node for root, _ in pairs]
     seen: set[Node] = set()
     while stack:

@@ -1,4 +1,4 @@
-"""What a backward may have started from in place of what it was given: other output gradients, forward or mode."""
+"""Finds a backward that started from the wrong place: other output gradients, another forward, or another mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .parts import microbatches, output_grads_at, run_of
 from .replay import Grads, Replay, Start, replay, replay_of
 from .wrong import flat, is_near
 
-#: How many mistakes are told that come to the same.
+#: How many equivalent mistakes are reported.
 _TOLD = 2
 
 #: A mistake, and the output gradients that it makes of the right ones.
@@ -31,7 +31,7 @@ Edit = tuple[Cause, list[Start]]
 
 
 def misread(evidence: Evidence, step: Step) -> Cause | None:
-    """Return the mistake that explains all that the action gave, the simplest first; found once per action."""
+    """Return the simplest mistake that explains all values of the action; it is computed once per action."""
     if step.action.kind not in {"B", "I", "W"} or step.action.misuse:
         return None
     found: Cause | None = evidence.recomputed.of(("misread", id(step)), lambda: _found(evidence, step))
@@ -62,7 +62,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Itera
 
 
 def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
-    """Yield other output gradients that a mistake may have made of the right ones, the simplest first."""
+    """Yield wrong output gradients that a mistake may have made of the right ones, the simplest first."""
     yield from _none_read(again)
     if len(again.given) > 1:
         yield from _by_order(evidence, step, again)
@@ -78,7 +78,7 @@ def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
 
 
 def _none_read(again: Replay) -> Iterator[Edit]:
-    """Yield what None is read as that should mean no gradient."""
+    """Yield the possible misreadings of None, which should mean no gradient."""
     shapes = again.shapes
     none = [n for n, given in enumerate(again.given) if given is None and shapes[n] is not None]
     scalars = [n for n in none if shapes[n] == torch.Size()]
@@ -94,7 +94,7 @@ def _none_read(again: Replay) -> Iterator[Edit]:
 
 
 def left_out_of_the_outputs(again: Replay) -> list[Start]:
-    """Return the gradients as they are paired where outputs that need none are left out, and their gradients not."""
+    """Return the wrong pairing of gradients if outputs that need none are skipped, but their gradients are not."""
     given = iter(again.given)
     return [None if root is None else next(given) for root in again.roots]
 
@@ -119,7 +119,7 @@ def _moved(given: list[Start]) -> Iterator[Edit]:
 def _one_for_all(given: list[Start]) -> Iterator[Edit]:
     """Yield the first gradient in place of others, and all of them in the first."""
     present = [(n, grad) for n, grad in enumerate(given) if grad is not None]
-    if len(present) < 2:  # noqa: PLR2004 (others than the first)
+    if len(present) < 2:  # noqa: PLR2004 (others besides the first)
         return
     place, first = present[0]
     used = [first if grad is not None and grad.shape == first.shape else grad for grad in given]
@@ -130,7 +130,7 @@ def _one_for_all(given: list[Start]) -> Iterator[Edit]:
 
 
 def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
-    """Yield the gradients of a dict of outputs in the order in which they come, and in the order of the alphabet."""
+    """Yield the gradients of a dict of outputs in order of arrival, and in alphabetical order."""
     paths = list(again.outputs)
     if evidence.trial.chain or evidence.trial.hand_grads or not all(path.startswith("['") for path in paths):
         return
@@ -141,7 +141,7 @@ def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
 
 
 def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
-    """Yield output gradients that do not lie in one piece, read as if they did."""
+    """Yield non-contiguous output gradients, read as if they were contiguous."""
     if evidence.trial.chain or evidence.trial.hand_grads:
         return
     raw = dict(leaves(evidence.materials.output_grads(step.action.stage, step.action.mb)))
@@ -150,7 +150,7 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
 
 
 def _of_misread_arguments(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
-    """Yield what a backward gives that reads the arguments as if they lay in one piece, where they do not."""
+    """Yield the gradients of a backward that reads non-contiguous arguments as if they were contiguous."""
     if evidence.trial.chain or evidence.trial.hand_grads:
         return
     lane, mb = step.action.stage, step.action.mb
@@ -161,12 +161,12 @@ def _of_misread_arguments(evidence: Evidence, step: Step, again: Replay) -> Iter
     if changed:
         apart = Replay(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
         for n, other in changed.items():
-            apart.args[n].data.copy_(other)  # as its forward has saved it
+            apart.args[n].data.copy_(other)  # the values that its forward saved
         yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), apart.grads(apart.given)
 
 
 def _in_one_piece(tensor: Tensor) -> bool:
-    """Tell whether a tensor is contiguous from the start of its memory."""
+    """Return whether a tensor is contiguous from the start of its memory."""
     return tensor.is_contiguous() and not offset_of(tensor)
 
 
@@ -180,18 +180,18 @@ def _through_the_storage(tensor: Tensor | None) -> Start:
     return read
 
 
-#: How near a coefficient has to be to 0, 1 or 2.
+#: How near a coefficient must be to 0, 1 or 2.
 _NEAR = 0.2
 
 
 def _counted(evidence: Evidence, again: Replay, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
-    """Solve for how often the part of every output is in what was given; yield it where some are missing or doubled."""
+    """Yield the solution for how often each output's part counts in the values, if some are missing or doubled."""
     live = [
         n
         for n, (root, given) in enumerate(zip(again.roots, again.given, strict=True))
         if root is not None and given is not None
     ]
-    if len(live) < 2:  # noqa: PLR2004 (of one output all is scaled)
+    if len(live) < 2:  # noqa: PLR2004 (with one output everything is scaled)
         return
     parts = [again.grads([given if n == only else None for n, given in enumerate(again.given)]) for only in live]
     counts = _solved(parts, all_given)
@@ -218,7 +218,7 @@ def _told(what: str, weights: Mapping[int, float], again: Replay, parts: Mapping
 
 
 def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
-    """Return the coefficients of the parts where all of them are 0, 1 or 2."""
+    """Return the coefficients of the parts if all of them are 0, 1 or 2."""
     rows = [row for given in all_given if (row := _row(parts, given)) is not None]
     if not rows:
         return None
@@ -228,13 +228,13 @@ def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
         return None
     solved = torch.linalg.lstsq(columns, got.unsqueeze(1), driver="gelsd").solution.squeeze(1).tolist()
     counts = [float(round(count)) for count in solved]
-    # Whether they explain what was given, to within rounding, is asked of them afterwards.
+    # Later code checks whether they explain the values within rounding.
     near = all(abs(found - count) <= _NEAR for found, count in zip(solved, counts, strict=True))
     return counts if near and set(counts) <= {0.0, 1.0, 2.0} else None
 
 
 def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
-    """Return what every part has to say of one tensor, and what was given; None where nothing can flow."""
+    """Return the contributions of every part to one tensor, and its actual value; None if nothing can flow."""
     own = [part.inputs[given.name] if isinstance(given.name, int) else part.params[given.name] for part in parts]
     some = next((grad for grad in own if grad is not None), None)
     if some is None or (given.got is not None and given.got.shape != some.shape):
@@ -245,7 +245,7 @@ def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
 
 
 def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> tuple[Cause, ...]:
-    """Return what is special about the outputs that are missing, and about no other one."""
+    """Return the special properties that only the missing outputs have."""
     paths, outputs = list(again.outputs), list(again.outputs.values())
 
     specials: dict[Mistake, Callable[[int], bool]] = {
@@ -258,12 +258,12 @@ def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> t
     return tuple(islice(found, 1))
 
 
-#: How many micro-batches, and how many gradients that were returned before, are tried: those nearest in time.
+#: How many micro-batches, and how many earlier returned gradients, are tried: those nearest in time.
 _TRIED = 8
 
 
 def _of_other_microbatches(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
-    """Yield the forward of another micro-batch with these output gradients, and the other way round."""
+    """Yield the forward of another micro-batch with these output gradients, and the reverse."""
     lane, mb = step.action.stage, step.action.mb
     for other in _in_flight(evidence, step):
         theirs = replay(evidence, lane, other, step.position)
@@ -279,7 +279,7 @@ def _of_other_microbatches(evidence: Evidence, step: Step, again: Replay) -> Ite
 
 
 def _in_flight(evidence: Evidence, step: Step) -> list[int]:
-    """Return the other micro-batches that have run forward and not backward, the newest first."""
+    """Return the other micro-batches that have run forward but not backward, the newest first."""
     own = [a for a in evidence.trial.actions[: step.position] if a.stage == step.action.stage and not a.misuse]
     gone = {a.mb for a in own if a.kind in {"B", "I"}} - {step.action.mb} if step.action.kind != "W" else set()
     started = [a.mb for a in own if a.kind == "F" and a.mb != step.action.mb and a.mb not in gone]
@@ -287,7 +287,7 @@ def _in_flight(evidence: Evidence, step: Step) -> list[int]:
 
 
 def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
-    """Yield what other stages of a chain had returned last, in place of what the one behind returned for this."""
+    """Yield the last gradients returned by other stages of a chain, in place of those from the next stage."""
     if not evidence.trial.chain:
         return
     earlier = [
@@ -304,7 +304,7 @@ def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[
 
 
 def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
-    """Yield the forward of a micro-batch in the other mode, and with what its parameters were before or are since."""
+    """Yield the forward of a micro-batch in the other mode, and with earlier or later values of its parameters."""
     lane, mb = step.action.stage, step.action.mb
     trained = "eval" in evidence.trial.modes
     moded = replay_of(evidence, step, nn.Module.train if trained else nn.Module.eval)

@@ -1,4 +1,4 @@
-"""Causes of what is wrong behind a training step: hypotheses on how often each share of a gradient counts."""
+"""Finds causes of wrong gradients after a training step, by how often each share of a gradient counts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .wrong import FITTED, largest, wrong_values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPart:
-    """What one micro-batch of one replica gives a parameter in one step, in float64, and what it counts.
+    """The gradient that one micro-batch of one replica adds to a parameter in one step, in float64, and its counts.
 
-    ``loss`` is the gradient of the loss as the micro-batch has it, ``auxiliary`` that of the auxiliary losses; None for
-    none. ``tokens`` are those that count. ``own`` is false for what comes by another use of a tied parameter.
+    ``loss`` is the gradient of the micro-batch's loss, ``auxiliary`` that of the auxiliary losses; None for none.
+    ``tokens`` is the number of counted tokens. ``own`` is false for the gradient of another use of a tied parameter.
     """
 
     step: int
@@ -35,7 +35,7 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSums:
-    """What a gradient is the sum of on one rank: the parts, those of the steps since gradients were let go of.
+    """The parts of a gradient on one rank, from the steps since gradients were cleared.
 
     ``step`` is the number of the last step, ``replica`` the rank's own.
     """
@@ -56,7 +56,7 @@ _Counts = Callable[[StepPart], tuple[float, float]]
 
 
 def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause | None:
-    """Return the likely cause of a gradient that is not the ``right`` one behind a training step, if any."""
+    """Return the likely cause of a gradient that differs from the ``right`` one after a training step, if any."""
     if got is None:
         earlier = any(part.step < sums.step for part in sums.parts)
         return Cause(Mistake.CLEARED if earlier else Mistake.NEVER_ACCUMULATED)
@@ -74,7 +74,7 @@ def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause
 
 
 def _of_scale(sums: StepSums, factor: float) -> Cause:
-    """Return the cause of a gradient that is some factor times the right one: a divisor, where one can be told."""
+    """Return the cause of a gradient that is the right one times a factor: a divisor, if one is found."""
     tokens = sum(part.tokens for part in sums.parts if part.own)
     divisor = round(tokens / factor)
     one_step = len({part.step for part in sums.parts}) == 1
@@ -84,7 +84,7 @@ def _of_scale(sums: StepSums, factor: float) -> Cause:
 
 
 def _value(parts: Sequence[StepPart], counts: _Counts) -> Tensor:
-    """Return the sum of the parts, each as often as it counts beside its own weight."""
+    """Return the sum of the parts, each by its count times its own weight."""
     total: Tensor | float = 0.0
     for part in parts:
         of_loss, of_auxiliary = counts(part)
@@ -96,7 +96,7 @@ def _value(parts: Sequence[StepPart], counts: _Counts) -> Tensor:
 
 
 def _hypotheses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
-    """Yield what may have gone wrong, the simplest and commonest first."""
+    """Yield the possible mistakes, the simplest and commonest first."""
     yield from _of_auxiliary(sums)
     yield from _of_factors(sums)
     yield from _of_steps(sums)
@@ -118,7 +118,7 @@ def _numbers(sums: StepSums) -> dict[str, float]:
 
 
 def _of_factors(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
-    """Yield the whole of it times what there is a number of, or 2."""
+    """Yield the whole gradient times each known count, or 2."""
     for kind, inverse in ((Mistake.MULTIPLIED, False), (Mistake.DIVIDED, True)):
         by_value: dict[float, list[str]] = {}
         for name, number in _numbers(sums).items():
@@ -203,7 +203,7 @@ def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 
 def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
-    """Yield other means of what is to be one over all tokens, or of what is to be one over micro-batches."""
+    """Yield wrong means in place of the mean over all tokens or over micro-batches."""
     of_step: dict[int, int] = {}
     of_replica: dict[tuple[int, int], int] = {}
     for part in sums.parts:
@@ -212,7 +212,7 @@ def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         of_replica[key] = of_replica.get(key, 0) + part.tokens
     parts = float(sums.microbatches * sums.replicas)
     if sums.reduction == "tokens":
-        # What counts is what the weight, one over the number of all tokens, is multiplied by.
+        # A count multiplies the weight, which is one divided by the number of all tokens.
         yield (
             Cause(Mistake.MEAN_OF_REPLICAS),
             lambda part: (of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas, 0.0),
@@ -248,7 +248,7 @@ def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 
 def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int) -> Cause | None:
-    """Return the cause of a gradient that is the right one without what the ``others``, tensor ranks, have in sum."""
+    """Return the cause of a gradient that lacks the sum of the ``others``, the other tensor ranks."""
     wrong = wrong_values(got, right, largest(right))
     if wrong is None or not wrong.explained_by(right - others):
         return None
@@ -257,7 +257,7 @@ def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """How often the gradients of a whole model are held: by replicas, by tied names, by tensor ranks what is ``alike``.
+    """How many copies of the gradients of a whole model exist: by replicas, tied names, and tensor ranks (``alike``).
 
     ``stages`` has the stage of each name.
     """
@@ -270,7 +270,7 @@ class Held:
 
 
 def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) -> Cause | None:
-    """Return the likely cause of a wrong norm, from the square of that of each parameter's gradient."""
+    """Return the likely cause of a wrong norm, from the squared norm of each parameter's gradient."""
     stages, replicas, tied = held.stages, held.replicas, held.tied
     counted = {name: square for name, square in squares.items() if name not in tied[1:]}
     whole = sum(counted.values())
@@ -297,7 +297,7 @@ def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) ->
 
 
 def of_clipped(before: Tensor, right: Tensor, norm: float, max_norm: float, got: Tensor | None) -> Cause | None:
-    """Return the likely cause of a gradient that is not what clipping by the ``norm`` makes of the one ``before``."""
+    """Return the likely cause of a gradient that differs from the one ``before``, clipped by the ``norm``."""
     if got is None:
         return Cause(Mistake.CLEARED)
     wrong = wrong_values(got, right, largest(before))
@@ -313,7 +313,7 @@ def of_clipped(before: Tensor, right: Tensor, norm: float, max_norm: float, got:
 
 
 def of_batches(right: Tensor, got: Tensor | None) -> Cause | None:
-    """Return the likely cause of a wrong number of batches that a buffer counts, if it is one."""
+    """Return the likely cause of a buffer's wrong count of batches, if it is one."""
     if got is None or got.is_floating_point() or right.is_floating_point() or got.numel() != 1:
         return None
     return Cause(Mistake.BATCHES_COUNTED, counts=(int(got), int(right)))

@@ -1,4 +1,4 @@
-"""One wrong tensor, and what it takes for a value to explain it."""
+"""One wrong tensor, and the test whether a value explains it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gradconform.trees import equal
 #: How far a recomputed value may be from the one it explains, in eps of the dtype times the largest part.
 _EPS = 16.0
 
-#: In float64 reference64 itself is as inaccurate as what it is held against.
+#: In float64 reference64 itself is as inaccurate as the values that it is compared with.
 _EPS_64 = 96.0
 
-#: The least number of bits by which a match has to be better than chance, for one of some dozens of hypotheses.
+#: The least number of bits by which a match must be better than chance, for one of some dozens of hypotheses.
 ENOUGH = 16.0
 
-#: The same where the hypothesis has a factor that is no simple number, which finds something near by itself.
+#: The same for a hypothesis with an arbitrary factor, which finds near values more easily.
 FITTED = 48.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A wrong tensor that came, ``got``, and the ``right`` one, both dense and in float64.
+    """A wrong tensor ``got`` and the ``right`` one, both dense and in float64.
 
-    ``scale`` is the largest element of all that either may be made of; ``eps`` is that of the tensor's own dtype.
+    ``scale`` is the largest element of all parts of either; ``eps`` is that of the tensor's own dtype.
     """
 
     got: Tensor
@@ -40,26 +40,26 @@ class Wrong:
 
     @property
     def error(self) -> float:
-        """The largest error of what came."""
+        """The largest error of the tensor."""
         return largest(self.got - self.right)
 
     @property
     def allowed(self) -> float:
-        """How far an explanation may be from what came: rounding, and far less than the error it explains."""
+        """How far an explanation may be from the wrong tensor: rounding, and far less than the error it explains."""
         return min(rounding(self.eps, self.scale), self.error / 4.0)
 
     def off(self, value: Tensor) -> float:
-        """Return how far ``value`` is from what came."""
+        """Return how far ``value`` is from the wrong tensor."""
         return largest(self.got - value)
 
     def explained_by(self, value: Tensor | None, *, fitted: int = 0, enough: float = ENOUGH) -> bool:
-        """Tell whether ``value`` is what came, and by no chance.
+        """Return whether ``value`` is the wrong tensor, and better than chance.
 
-        ``fitted`` of its numbers were taken from what came, so many elements say nothing.
+        ``fitted`` of its numbers were computed from the wrong tensor, so as many elements prove nothing.
         """
         if value is None or value.shape != self.got.shape or not self.off(value) <= self.allowed:
             return False
-        # That a wrong element comes so near to what a hypothesis says of it is a chance of one in 2 ** each.
+        # The probability that a wrong element is this near to a hypothesis by chance is one in 2 ** each.
         near = max(self.off(value), self.eps * self.scale)
         each = math.log2(self.error / near) if self.error > near else 0.0
         return (distinct(value - self.right, 2.0 * near) - fitted) * each >= enough
@@ -67,22 +67,22 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class WrongTensor(Wrong):
-    """A wrong tensor that came of a program, behind a ``step`` of it."""
+    """A wrong tensor of a program, seen after a ``step`` of it."""
 
     evidence: Evidence
     step: Step
 
 
 def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
-    """Return what is to be explained of a program, as :func:`wrong_values`."""
+    """Return the wrong tensor of a program, as :func:`wrong_values`."""
     wrong = wrong_values(got, right, parts)
     return None if wrong is None else WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence, step)
 
 
 def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
-    """Return what is to be explained; None where it is no matter of numbers.
+    """Return the values to explain; None if the difference is not numeric.
 
-    ``parts`` is the largest element of what the right one is a sum of.
+    ``parts`` is the largest element of the parts that the right one is the sum of.
     """
     if got.shape != right.shape or not got.numel() or not (got.is_floating_point() or got.is_complex()):
         return None
@@ -94,12 +94,12 @@ def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
 
 
 def rounding(eps: float, scale: float) -> float:
-    """Return how far two ways of computing one value may be apart."""
+    """Return the largest difference between two ways of computing one value."""
     return (_EPS if eps > torch.finfo(torch.float64).eps else _EPS_64) * eps * scale
 
 
 def distinct(change: Tensor, near: float) -> int:
-    """Return how many different changes there are: where all elements are one number, one says as much as all."""
+    """Return the number of distinct changes: if all elements are one number, one is as informative as all."""
     seen = torch.view_as_real(change) if change.is_complex() else change
     return int(torch.unique((seen[seen.abs() > near] / near).round()).numel()) if near > 0.0 else 0
 
@@ -115,12 +115,12 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def largest(tensor: Tensor | None) -> float:
-    """Return the largest absolute value, of a sparse tensor as well; 0 of no elements."""
+    """Return the largest absolute value, also of a sparse tensor; 0 without elements."""
     return float(dense(tensor).abs().max()) if tensor is not None and tensor.numel() else 0.0
 
 
 def is_near(got: object, right: object) -> bool:
-    """Tell whether two outputs are the same but for rounding."""
+    """Return whether two outputs are equal within rounding."""
     if not isinstance(got, Tensor) or not isinstance(right, Tensor):
         return got is right or got == right
     if got.shape != right.shape or got.dtype != right.dtype:
@@ -132,7 +132,7 @@ def is_near(got: object, right: object) -> bool:
 
 
 def is_value(got: Tensor, value: Tensor) -> bool:
-    """Tell whether ``got`` is another value within rounding, and no chance: each element tells its digits."""
+    """Return whether ``got`` is another value within rounding, and better than chance: each element adds its digits."""
     wide = widen(dense(got))
     size = largest(value)
     if wide.shape != value.shape or not (got.is_floating_point() or got.is_complex()) or not size:

@@ -1,1 +1,1 @@
-"""Driving: one way through a program for every adapter, and all that it shows."""
+"""The driver: runs a program on any adapter in one way, and records all observations."""

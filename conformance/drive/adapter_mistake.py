@@ -1,4 +1,4 @@
-"""Whose an exception is: the implementation's, or a mistake in code of the kit."""
+"""Decides who raised an exception: the implementation, or a mistake in the kit's own code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gradconform.target import functions
 
 from .observation import Raised, is_lent
 
-#: Where the kit's own adapters stand.
+#: The folder of the kit's own adapters.
 _SHIPPED = ("gradconform.plugins.adapters", functions.__name__)
 
-#: The folder of the right split and of plain autograd.
+#: The folder of the correct split and of plain autograd.
 _REFERENCE = Path(autograd.__file__).parent
 
-#: The files in which the kit watches what a device computes, and copies it. No program needs what is done there.
+#: The files in which the kit watches and copies a device's results. No program needs these operations.
 _WATCHING = frozenset(
     [Path(str(module.__file__)) for module in (memory, trees)]
     + [
@@ -29,20 +29,20 @@ _WATCHING = frozenset(
     ]
 )
 
-#: What is looked up on an object is not called, though classes may answer for it in code of their own.
+#: Attributes that are read from an object without a call, though classes may run their own code for them.
 _LOOKUPS = {"__getattr__", "__getattribute__"}
 
 
 class AdapterMistakeError(Exception):
-    """What an adapter of the kit raised outside its implementation's calls; it says in which file and line."""
+    """An adapter of the kit raised outside its implementation's calls; the message has the file and line."""
 
 
 def mistake_in(adapter: Adapter, error: BaseException) -> AdapterMistakeError | None:
-    """Return the mistake where a shipped ``adapter`` itself raised ``error``; None where the implementation did.
+    """Return the mistake if a shipped ``adapter`` itself raised ``error``; None if the implementation did.
 
-    The frames decide. An exception that passed through the implementation's code, or through a call that the adapter
-    makes in its name, is the implementation's; of the others, one that the adapter's code raised is the adapter's, also
-    where torch or the standard library raised it for the adapter.
+    The frames decide. An exception belongs to the implementation if it passed through its code, or through a call that
+    the adapter makes in its name. Otherwise an exception raised by the adapter's code belongs to the adapter, even if
+    torch or the standard library raised it for the adapter.
     """
     if not _within(type(adapter).__module__, _SHIPPED):
         return None
@@ -64,10 +64,10 @@ def mistake_in(adapter: Adapter, error: BaseException) -> AdapterMistakeError | 
 
 
 def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
-    """Return whether the target is the kit's own, and its code raised this or called what raised it in torch.
+    """Return whether the target is the kit's own, and its code raised this or called the torch code that did.
 
-    Then no device is at fault. Another target that calls the right split, with arguments that it refuses, is at fault
-    itself; so are the faults and variants beside it.
+    In that case no device is at fault. Another target that passes arguments which the correct split refuses is itself
+    at fault; so are the faults and variants in the same folder.
     """
     return all(file is not None and Path(file).parent == _REFERENCE for file in (raised.file, target_file))
 
@@ -75,8 +75,8 @@ def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
 def of_a_watch(raised: Raised) -> bool:
     """Return whether the kit's own code raised this while it drove plain autograd, and no operation of the stage.
 
-    A device that is out of memory or lost says so to whoever asks next, so that is not the kit's. Neither is what
-    autograd's engine raises where plain autograd calls it.
+    Errors of a device that is out of memory or lost reach any caller, so they do not count. Neither do errors that
+    autograd's engine raises when plain autograd calls it.
     """
     if raised.memory or raised.broken or not raised.file:
         return False
@@ -95,7 +95,7 @@ def _within(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _implementation(adapter: Adapter) -> str:
-    """Return the package of the code under test: all of its library, of torch the one that the adapter drives."""
+    """Return the package of the code under test: its whole library, or for torch the module that the adapter drives."""
     drives = str(getattr(adapter, "drives", ""))
     library = drives.partition(".")[0]
     return drives.rpartition(".")[0] if library == "torch" else library

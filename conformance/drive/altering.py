@@ -1,4 +1,4 @@
-"""Hooks on parameters that change what a gradient becomes, as clipping, masking and sharding ones do."""
+"""Hooks on parameters that change gradients, as clipping, masking and sharding hooks do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from functools import partial
 
 from torch import Tensor, nn
 
-#: What a hook multiplies a gradient by: exact in every dtype, and no number that counts micro-batches.
+#: The factor of a hook: exact in every dtype, and not a count of micro-batches.
 HOOK_FACTOR = 4.0
 
 
 def scaled(grad: Tensor | None) -> Tensor | None:
-    """Return a gradient as a hook that scales returns it; a custom function may have given None."""
+    """Return the gradient scaled, as a scaling hook returns it; a custom function may have passed None."""
     return None if grad is None else grad * HOOK_FACTOR
 
 
@@ -20,7 +20,7 @@ class Altering:
     """Hooks on every parameter of a stage: ``scale`` multiplies its gradient, ``move`` takes it out of ``.grad``."""
 
     def __init__(self, stage: nn.Module, how: str) -> None:
-        """Install the hooks; they stay for as long as the stage lives."""
+        """Install the hooks; they stay as long as the stage lives."""
         self.how = how
         self.moved: dict[str, Tensor | None] = {}
         for name, parameter in stage.named_parameters():
@@ -31,7 +31,7 @@ class Altering:
                 parameter.register_post_accumulate_grad_hook(partial(self._move, name))
 
     def stored(self, param_grads: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-        """Return the gradients that stand for the parameters: what was moved away where the hooks move it."""
+        """Return the parameters' gradients: the moved ones if the hooks move them."""
         return dict(self.moved if self.how == "move" else param_grads)
 
     def _move(self, name: str, parameter: Tensor) -> None:

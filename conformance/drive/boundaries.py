@@ -1,4 +1,4 @@
-"""What gradients pass the boundaries of modules inside a stage: noted while a trial runs, by hooks that only look."""
+"""Records the gradients at the boundaries of modules inside a stage, by hooks that change nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gradconform.trial.materials import Materials
 
 from .watches import on_cpu
 
-#: One forward of a stage: the stage, and how many forwards of it came before.
+#: One forward of a stage: the stage, and how many of its forwards came before.
 Forward = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the module ``path`` in a forward; its tensors by the order in which the forward met them.
+    """One call of the module ``path`` in a forward; its tensors in the order in which the forward used them.
 
     ``parameters`` are the names of its own, without those of modules inside it.
     """
@@ -34,17 +34,17 @@ class Call:
 
 @dataclass(slots=True)
 class Boundaries:
-    """What was noted: the calls of each forward as they ended, and each gradient of a tensor as it came."""
+    """The records: the calls of each forward in the order they ended, and each tensor gradient as it arrived."""
 
     calls: dict[Forward, list[Call]] = field(default_factory=dict)
     gradients: dict[Forward, dict[int, list[Tensor]]] = field(default_factory=dict)
 
 
 class WatchedMaterials(Materials):
-    """Materials whose stages note in ``boundaries`` what passes between their modules."""
+    """Materials whose stages record in ``boundaries`` the gradients between their modules."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Note nothing yet."""
+        """Create empty records."""
         super().__init__(*given, **named)
         self.boundaries = Boundaries()
         self._forwards: Counter[int] = Counter()
@@ -57,7 +57,7 @@ class WatchedMaterials(Materials):
 
 
 class _Watch:
-    """The hooks on one stage. What a forward has met is held until the next one begins, so that no id is used again."""
+    """The hooks on one stage. They hold the tensors of a forward until the next one begins, so no id is reused."""
 
     def __init__(self, stage: nn.Module, lane: int, forwards: Counter[int], found: Boundaries) -> None:
         self._lane, self._forwards, self._found = lane, forwards, found
@@ -85,7 +85,7 @@ class _Watch:
             calls.append(Call(self._paths[id(module)], given, made, self._own[id(module)]))
 
     def _numbered(self, several: Iterable[Tensor]) -> tuple[int, ...]:
-        """Return the numbers of tensors that have a gradient; one that was changed in place is another one."""
+        """Return the numbers of tensors that have a gradient; an in-place change makes a new tensor."""
         return tuple(self._number(one) for one in several if one.requires_grad)
 
     def _number(self, tensor: Tensor) -> int:
@@ -94,7 +94,7 @@ class _Watch:
             number = len(self._met)
             self._met[key] = number, tensor
             of_forward = self._found.gradients[self._forward]
-            # No method is a hook here: one would hold this forward's tensors as long as the graph.
+            # No method is used as a hook here: it would hold this forward's tensors as long as the graph.
             tensor.register_hook(lambda grad: of_forward.setdefault(number, []).append(on_cpu(grad).clone()))
         return self._met[key][0]
 

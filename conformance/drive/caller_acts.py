@@ -1,4 +1,4 @@
-"""What the caller of a stage does between the calls of its session: gradients zeroed, hooks put on, tensors dropped."""
+"""The caller's actions between the calls of a session: gradients zeroed, hooks added, tensors dropped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _set_frozen(lane: Lane, index: int, *, frozen: bool) -> None:
 
 
 def evaluate(stage: nn.Module, args: Iterable[Any]) -> None:
-    """Run a stage in evaluation mode and without gradients, as its caller does between steps; it is left as it was."""
+    """Run a stage in evaluation mode and without gradients, as its caller does between steps; its mode is restored."""
     training = stage.training
     stage.eval()
     with torch.no_grad():
@@ -63,16 +63,16 @@ def _change(lane: Lane, mb: int, *, change: Callable[[nn.Module], None]) -> None
 
 def _rebind(lane: Lane, mb: int) -> None:
     del mb
-    lane.clear_elsewhere()  # what is kept elsewhere by name would outlive the parameter
+    lane.clear_elsewhere()  # gradients kept elsewhere by name would outlive the parameter
     rebind_parameters(lane.stage)
 
 
 def _collect(lane: Lane, mb: int) -> None:
     del lane, mb
-    gc.collect(1)  # what a trial has made is young; to look at all there is takes a quarter of a second
+    gc.collect(1)  # a trial's objects are young; a full collection takes a quarter of a second
 
 
-#: By the word of a program; each is given the stage's lane and the number that follows the word.
+#: By the word of a program; each receives the stage's lane and the number after the word.
 CALLER_ACTS: dict[str, Callable[[Lane, int], None]] = {
     "zero_none": partial(_zero, set_to_none=True),
     "zero_fill": partial(_zero, set_to_none=False),

@@ -1,10 +1,10 @@
-"""What a gradient is added up from, measured: where that cancels, rounding leaves far more than the gradient is.
+"""Measures the terms of a gradient's sum: if they cancel, rounding is much larger than the gradient itself.
 
-A softmax under output gradients that are all alike gives 0, and so does the bias in front of a normalisation: what
-comes is the rounding of terms that cancel, and scales with them. How large they are is found as in Monte Carlo
-arithmetic (Parker, Pierce and Eggert, *Monte Carlo Arithmetic*, Computing in Science & Engineering 2, 2000): in float64
-each gradient that comes to a node of the graph is changed by a known part of itself, each element up or down, and what
-that changes of the gradients at the end, divided by that part, is a sum of terms that no longer cancel.
+A softmax under equal output gradients gives 0, and so does the bias before a normalisation: the result is the rounding
+of cancelling terms, and scales with them. Their size is found as in Monte Carlo arithmetic (Parker, Pierce and Eggert,
+*Monte Carlo Arithmetic*, Computing in Science & Engineering 2, 2000). In float64 each gradient that reaches a node of
+the graph is changed by a known part of itself, each element up or down. The resulting change of the final gradients,
+divided by that part, is a sum of terms that no longer cancel.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from gradconform.reference.recomputed import Root, nodes_behind
 
-#: The part of itself by which a gradient is changed: far above the rounding of float64, and its square below anything.
+#: The part of itself by which a gradient is changed: far above the rounding of float64, and its square is negligible.
 _PART = 2.0**-20
 
 
 class Shaking:
-    """A backward in which every gradient that comes to a node is changed by a known part of itself."""
+    """A backward in which every gradient that reaches a node is changed by a known part of itself."""
 
     def __init__(self) -> None:
         """Draw which elements are changed up and which down, the same ones every time."""
@@ -30,19 +30,19 @@ class Shaking:
         self._part = _PART
 
     def begin(self, roots: Sequence[Root]) -> None:
-        """Hang a hook before each node of the graph behind ``roots``; it lives as long as the graph does."""
+        """Add a hook before each node of the graph behind ``roots``; it lives as long as the graph does."""
         hung = 0
         for node in nodes_behind(roots):
-            if node.next_functions:  # what comes to a leaf is the gradient itself
+            if node.next_functions:  # a leaf receives the gradient itself
                 node.register_prehook(self._changed)
                 hung += 1
         self._part = _PART * math.sqrt(max(1, hung))
 
     def terms(self, shaken: Tensor | None, still: Tensor | None) -> Tensor | None:
-        """Return, element by element, how large the terms are that a gradient is the sum of; None where there is none.
+        """Return, element by element, the size of the terms that a gradient is the sum of; None without a gradient.
 
-        ``still`` is the gradient as it is, ``shaken`` what came of this backward. Changes at ``n`` nodes add up to the
-        square root of ``n`` times as much as at one, so that is divided by.
+        ``still`` is the unchanged gradient, ``shaken`` the one of this backward. Changes at ``n`` nodes add up to the
+        square root of ``n`` times the change at one node, so the result is divided by that.
         """
         if shaken is None or still is None:
             return None

@@ -1,4 +1,4 @@
-"""What an optimizer and its kin do to a stage between actions: parameters are changed, gradients handed over anew."""
+"""Changes to a stage between actions, as an optimizer makes them: new parameter values and new gradient tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradconform.devices.memory import without_repeats
 from gradconform.fixtures.inputs import arrange
 
-#: What every parameter is multiplied by: exact in every dtype, so that nothing of a gradient's error enters.
+#: The factor for every parameter: exact in every dtype, so it adds no error to a gradient.
 FACTOR = -0.5
 
 
@@ -28,7 +28,7 @@ def replace_data(stage: nn.Module) -> None:
 
 
 def rebind_parameters(stage: nn.Module) -> None:
-    """Put another parameter with changed values, and without a gradient, in the place of each."""
+    """Replace every parameter by a new one with changed values and without a gradient."""
     made: dict[int, nn.Parameter] = {}
     for module in stage.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
@@ -38,14 +38,14 @@ def rebind_parameters(stage: nn.Module) -> None:
 
 
 def tie(stage: nn.Module, first: nn.Module, names: Iterable[str]) -> None:
-    """Put the parameters ``names`` of ``first`` in the places of those of ``stage``."""
+    """Replace the parameters ``names`` of ``stage`` by those of ``first``."""
     for name in names:
         owner, _, own = name.rpartition(".")
         setattr(stage.get_submodule(owner), own, first.get_parameter(name))
 
 
 def restride_grads(stage: nn.Module) -> None:
-    """Hand over every gradient with other strides: transposed, or with gaps where there is one dimension."""
+    """Replace every gradient by one with other strides: transposed, or with gaps in one dimension."""
     for parameter in stage.parameters():
         grad = parameter.grad
         if grad is not None and grad.layout is torch.strided:
@@ -53,7 +53,7 @@ def restride_grads(stage: nn.Module) -> None:
 
 
 def into_bucket(stage: nn.Module) -> None:
-    """Make every gradient a view of one flat buffer per dtype, zeros where there is none, as a wrapper's bucket has."""
+    """Make every gradient a view of one flat buffer per dtype, zeros for a missing one, as a wrapper's bucket does."""
     held = [p for p in stage.parameters() if p.requires_grad and (p.grad is None or p.grad.layout is torch.strided)]
     for dtype in {parameter.dtype for parameter in held}:
         own = [parameter for parameter in held if parameter.dtype is dtype]
@@ -66,7 +66,7 @@ def _filled(view: Tensor, grad: Tensor | None) -> Tensor:
     return view if grad is None else view.copy_(grad.detach())
 
 
-#: What is done to a stage, by the word of a program.
+#: The changes of a stage, by the word of a program.
 CHANGES = {
     "step": change_in_place,
     "replace": replace_data,
@@ -77,7 +77,7 @@ CHANGES = {
 
 
 def write_over(tensor: Tensor) -> None:
-    """Write another number into every element, as the owner of a tensor may; a sparse tensor stays as it is."""
+    """Write another number into every element, as the owner of a tensor may; a sparse tensor is not changed."""
     if tensor.layout != torch.strided:
         return
     with torch.no_grad():

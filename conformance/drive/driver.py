@@ -1,6 +1,6 @@
-"""The driver: runs a trial's program on any adapter and writes down what it saw.
+"""The driver: runs a trial's program on any adapter and records its observations.
 
-It knows no special case: plain autograd is driven by the same lines as the implementation under test.
+It has no special case: plain autograd is driven by the same lines as the implementation under test.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .watches import (
 )
 
 NOTHING_SEEN = Observation()
-#: Writes down nothing, at next to no cost.
+#: A log that records nothing, at almost no cost.
 NO_LOG: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -61,13 +61,13 @@ def drive(
     log: AbstractContextManager[object] = NO_LOG,
     known: Observation = NOTHING_SEEN,
 ) -> Observation:
-    """Run the program of ``materials.trial`` on ``adapter`` and return what it showed.
+    """Return the observation of the program of ``materials.trial``, run on ``adapter``.
 
     An action that raises ends its stage's part of the program, unless it is written as a misuse (``W0!``).
-    ``loss_scale`` multiplies the loss. ``log`` is entered around every call of the session, so that it sees what the
-    implementation does and nothing of the driver's. What is equal in ``known``, an observation of the same trial, is
-    not copied again. Raises :class:`UnsupportedError` where the adapter does, and
-    :class:`~gradconform.drive.adapter_mistake.AdapterMistakeError` where an adapter of the kit is wrong.
+    ``loss_scale`` multiplies the loss. ``log`` is entered around every call of the session, so that it sees only the
+    implementation's operations, not the driver's. Values equal to those in ``known``, an observation of the same trial,
+    are not copied again. Raises :class:`UnsupportedError` if the adapter does, and
+    :class:`~gradconform.drive.adapter_mistake.AdapterMistakeError` if an adapter of the kit is wrong.
     """
     if "growth" in materials.trial.watch:
         materials.draw_all()
@@ -86,9 +86,9 @@ def drive(
 
 @contextlib.contextmanager
 def _quiet(*, collector: bool) -> Iterator[None]:
-    """Leave the process as it was: warnings (a strict filter would raise them), grad mode, collector.
+    """Restore the process afterwards: warnings (a strict filter would raise them), grad mode, collector.
 
-    The collector is stopped unless ``collector``.
+    The collector is stopped unless ``collector`` is set.
     """
     enabled = gc.isenabled()
     with warnings.catch_warnings(), torch.enable_grad():
@@ -102,7 +102,7 @@ def _quiet(*, collector: bool) -> Iterator[None]:
                 gc.enable()
 
 
-#: What writes gradients.
+#: The actions that write gradients.
 _WRITES = frozenset({"B", "I", "W", "finish"})
 
 #: The micro-batches after which a growth trial counts live tensors: the twentieth, when caches are full, and the last.
@@ -110,16 +110,16 @@ COUNTED = (19, 49)
 
 
 def _loss_of(outputs: Tree, target: Tree) -> Tensor | None:
-    """Return the loss of what F has put out, whenever the implementation computes its own; None where it has none."""
+    """Return the loss of F's outputs, whenever the implementation computes its own; None without a loss."""
     try:
         with torch.no_grad():
             return mean_squares(outputs, target)
-    except (RuntimeError, ValueError):  # outputs that do not fit the target are told as outputs
+    except (RuntimeError, ValueError):  # outputs that do not fit the target are reported as outputs
         return None
 
 
 class _Run:
-    """One run of a program; ``steps`` has what was seen so far."""
+    """One run of a program; ``steps`` has the observations so far."""
 
     def __init__(
         self, adapter: Adapter, materials: Materials, loss_scale: float, log: AbstractContextManager[object]
@@ -140,7 +140,7 @@ class _Run:
         self.before = beside_torch()
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
-        """Run the program, of which steps are ``known``; return the names of gradients that changed later."""
+        """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""
         for position, action in enumerate((*self.trial.actions, *self._endings())):
             sight = Sight(action, position, known.get(position, UNKNOWN))
             lane = None if self.ended else self.lanes.get(action.stage) or self._lane(sight)
@@ -151,11 +151,11 @@ class _Run:
                 lane.stopped = sight.raised is not None and not action.misuse
                 if sight.raised is not None and action.kind == "I" and action.mb in self.trial.raising:
                     lane.failed.add(action.mb)
-                self.ended = lane.stopped and self.trial.chain  # no stage of a chain can go on without another
+                self.ended = lane.stopped and self.trial.chain  # no stage of a chain can continue without another
         return tuple(name for name, tensor, copy in self.kept if not equal(dense(on_cpu(tensor)), dense(copy)))
 
     def close(self) -> Raised | None:
-        """Close every session, whatever the others do; return what the first one raised that did."""
+        """Return the first error of closing every session, or None; an error does not stop the others."""
         errors = []
         for lane in self.lanes.values():
             try:
@@ -166,9 +166,9 @@ class _Run:
         return self._raised(errors[0]) if errors else None
 
     def _raised(self, error: BaseException) -> Raised:
-        """Return an exception as what was seen; one that is a mistake of the kit's own adapter is no observation.
+        """Return an exception as an observation; a mistake of the kit's own adapter is raised instead.
 
-        Neither is a person's ctrl-C: it is raised on.
+        So is a person's ctrl-C.
         """
         pass_on_an_interrupt(error)
         mistake = mistake_in(self.adapter, error)
@@ -181,7 +181,7 @@ class _Run:
         return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
 
     def _lane(self, sight: Sight) -> Lane | None:
-        """Open the stage of an action; return None where that raises, which is seen the first time."""
+        """Return the opened stage of an action; None if opening raises, which is recorded the first time."""
         stage = sight.action.stage
         try:
             module = self._module(stage)
@@ -189,7 +189,7 @@ class _Run:
                 self.lanes[stage] = Lane(stage, module, self.adapter, self.materials, self.loss_scale)
         except UnsupportedError:
             raise
-        except BaseException as error:  # noqa: BLE001 (whatever open raises is what is seen of it)
+        except BaseException as error:  # noqa: BLE001 (every error of open is an observation)
             if any(before.action.stage == stage for before in self.steps):
                 return None
             sight.raised = self._raised(error)
@@ -199,7 +199,7 @@ class _Run:
         return self.lanes[stage]
 
     def _module(self, index: int) -> nn.Module:
-        """Return the module of a stage, which may be, or have parameters of, the first one's."""
+        """Return the module of a stage, which may be the first one's or share its parameters."""
         index = 0 if self.trial.one_module else index
         if index not in self.modules:
             self.modules[index] = self.materials.stage(index)
@@ -211,12 +211,12 @@ class _Run:
 
     @property
     def _on_other_streams(self) -> bool:
-        """Whether the last call has put work on another stream than the caller's, as far as the log sees streams."""
+        """Whether the last call ran work on another stream than the caller's, as far as the log sees streams."""
         return self.streams is not None and self.streams.other_streams
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action, self.reads = sight.action, CallerReads()
-        if self.trial.raising:  # in every action: a forward may be run again in a backward
+        if self.trial.raising:  # in every action: a backward may run a forward again
             vars(lane.stage)["raising"] = action.mb in self.trial.raising
         try:
             if action.kind in CALLER_ACTS:
@@ -229,19 +229,19 @@ class _Run:
             late = self._on_other_streams and action.kind in _WRITES and not lane.closed
             if late:
                 self.reads.read("parameter gradient", lane.session.param_grads().items())
-            if not self.is_cpu:  # what the device reports late belongs to the action that it was asked in
+            if not self.is_cpu:  # late errors of the device belong to the action that caused them
                 self.device.synchronize()
             if late:
                 sight.seen["late"] = self.reads.late()
         except UnsupportedError:
             raise
-        except BaseException as error:  # noqa: BLE001 (what the implementation raises is an observation)
+        except BaseException as error:  # noqa: BLE001 (every error of the implementation is an observation)
             sight.raised = self._raised(error)
         if not self.is_cpu and action.kind in {"B", "I", "W"}:
-            self.device.wait_for_autograd()  # what it has let go of counts neither as alive nor as memory
+            self.device.wait_for_autograd()  # tensors that it has freed count neither as alive nor as memory
 
     def _call(self, kind: str, call: Callable[..., Any], *args: Any) -> Any:
-        """Make a call of a session, logged, in the modes of the trial."""
+        """Return the result of a session's call, logged, in the modes of the trial."""
         if not self.trial.modes:  # common, and quick
             with self.log, self.alone:
                 return call(*args)
@@ -268,9 +268,9 @@ class _Run:
             sight.seen["detached"] = tuple(detached)
         known = sight.known
         sight.seen["outputs"] = copies = copies_of(found, known.outputs)
-        if target is not None:  # of the same outputs it is the same loss
+        if target is not None:  # equal outputs have the same loss
             sight.seen["loss"] = known.loss if copies is known.outputs else on_cpu(_loss_of(outputs, target))
-        if not (self.is_cpu and copies is known.outputs):  # what stands as it was known lies on the CPU
+        if not (self.is_cpu and copies is known.outputs):  # known copies that are unchanged are on the CPU
             self._locate(sight, "output", "output", enumerate(found))
 
     def _lose(self, lane: Lane, mb: int, sight: Sight) -> None:
@@ -355,7 +355,7 @@ class _Run:
             self._locate(sight, "buffer", "buffer", lane.stage.named_buffers())
 
     def _locate(self, sight: Sight, sort: Sort, prefix: str, named: Iterable[tuple[object, Any]]) -> None:
-        """Write down which tensors do not sit on the trial's device."""
+        """Record which tensors are not on the trial's device."""
         for name, value in named:
             if value is None or not isinstance(value, Tensor) or (self.is_cpu and value.is_cpu):  # common, and quick
                 continue
@@ -363,7 +363,7 @@ class _Run:
                 sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
 
     def _look(self, lane: Lane, sight: Sight) -> None:
-        """Look at what stands after an action."""
+        """Record the gradients and state after an action."""
         action = sight.action
         watch = self.trial.watch
         if lane.lifetime:
@@ -385,7 +385,7 @@ class _Run:
             sight.seen["recorded"] = {n: grad.grad_fn.name() if grad.grad_fn else "" for n, grad in recorded.items()}
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
-        # What a closed session had is known by its copies, which lie on the CPU.
+        # The copies of a closed session's gradients are known, and are on the CPU.
         if not (lane.closed or (self.is_cpu and (copies is known or copies is before))):
             self._locate(sight, "parameter gradient", "gradient of", stored.items())
         if action.mb in lane.args:

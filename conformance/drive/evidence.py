@@ -1,4 +1,4 @@
-"""Evidence: all that is known of one trial, for the checks that judge it."""
+"""Evidence: all known facts about one trial, for the checks that judge it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from .reference64 import Computed, Expected, MicrobatchGrads, References, widen
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One trial: what the implementation showed, what plain autograd showed, and reference64 when it is asked for.
+    """One trial: observations of the implementation and of plain autograd, and reference64 if requested.
 
     ``references`` computes the gradients of reference64, and those of a chain's whole model, from the trial's
     materials. ``observations`` has one entry per repeat of the trial. ``oracle_again`` is a second run of plain
-    autograd, where a trial has repeats. ``diagnose``: look for the likely cause of a wrong value. ``device``: set where
-    it is the device that is judged; what it showed are the observations, and the oracle is the CPU. ``spread`` is how
-    far two runs of plain autograd are apart, by the id of the oracle's tensor; ``imprecise`` by how many eps operations
-    of the device err that are not wrong; ``undeferred_peak`` the memory that
-    plain autograd takes with B in place of I and W; ``recomputed`` what the diagnosis has tried. ``mistaken``: the
-    oracle makes a mistake, so it is the reference itself; every difference is reported, and no cause is sought.
-    ``room`` multiplies the bounds.
+    autograd, if a trial has repeats. ``diagnose``: look for the likely cause of a wrong value. ``device`` is set if the
+    device is judged: then its runs are the observations, and the oracle is the CPU. ``spread`` is the difference of two
+    runs of plain autograd, by the id of the oracle's tensor. ``imprecise`` has the errors in eps of the device's
+    operations that are not wrong. ``undeferred_peak`` is the memory of plain autograd with B in place of I and W.
+    ``recomputed`` has the diagnosis's results. ``mistaken``: the oracle makes a mistake, so it is the reference itself;
+    every difference is reported, and no cause is sought. ``room`` multiplies the bounds.
     """
 
     references: References
@@ -49,7 +48,7 @@ class Evidence:
 
     @property
     def materials(self) -> Materials:
-        """What the trial ran on."""
+        """The materials of the trial."""
         return self.references.materials
 
     @property
@@ -69,16 +68,16 @@ class Evidence:
 
     @property
     def zeros_for_none(self) -> bool:
-        """Whether zeros may stand for None: some output gradient is None, which is claimed to mean zeros."""
+        """Whether zeros are accepted for None: some output gradient is None, which is claimed to mean zeros."""
         none_given = self.trial.output_grads.startswith(("none:", "only:"))
         return none_given and self.capabilities.none_as_zeros
 
     @property
     def factor(self) -> float:
-        """How much wider the bound is than the rule's: a device has more room than an implementation on it.
+        """The factor by which the bound is wider than the rule's: larger for a device than for an implementation on it.
 
-        So has what runs in a mode in which less precision is allowed than the dtype has, where rounding is up to the
-        kernels that are chosen. A device is held against the CPU, which may have chosen to round nothing.
+        It is also larger in a mode that allows less precision than the dtype has, since rounding then depends on the
+        selected kernels. A device is compared with the CPU, whose kernels may have rounded nothing.
         """
         lower = [LESS_PRECISE[mode] for mode in self.trial.modes & LESS_PRECISE.keys()]
         if self.device is None:
@@ -87,12 +86,12 @@ class Evidence:
 
     @property
     def draws(self) -> bool:
-        """Whether a stage draws random numbers on a device that has a generator of its own, unlike reference64's."""
+        """Whether a stage draws random numbers on a device with its own generator, unlike reference64's."""
         device = self.device or self.materials.device
         return device.type != "cpu" and any("rng" in case.traits for case in self.trial.stages)
 
     def oracle_step(self, step: Step) -> Step:
-        """Return what plain autograd showed of the same action of the program."""
+        """Return plain autograd's step for the same action of the program."""
         return self.oracle.at(step.position)
 
     def reference(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
@@ -100,11 +99,11 @@ class Evidence:
         return self.references.of(lane, mb, before=before)
 
     def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
-        """Return what a stage of a chain gets of one plain backward of the whole model in the trial's own dtype."""
+        """Return a chain stage's gradients from one plain backward of the whole model, in the trial's own dtype."""
         return self.references.of(lane, mb, wide=False)
 
     def expected_param(self, name: str, step: Step) -> Expected:
-        """Return the float64 gradient of a parameter after ``step``, and the partial sums met on the way."""
+        """Return the float64 gradient of a parameter after ``step``, and its largest partial sums."""
         lane = step.action.stage
         expected = Expected()
         if self.trial.prior_grads:
@@ -118,11 +117,11 @@ class Evidence:
         return expected
 
     def terms_of_input(self, slot: int, step: Step) -> Partials:
-        """Return how large the terms are that an input gradient is the sum of."""
+        """Return the size of the terms that an input gradient is the sum of."""
         return sizes([self.references.terms(step.action.stage, step.action.mb, step.position + 1).inputs[slot]])
 
     def terms_of_param(self, name: str, step: Step) -> Partials:
-        """Return how large the terms are that a parameter's gradient after ``step`` is the sum of."""
+        """Return the size of the terms that a parameter's gradient after ``step`` is the sum of."""
         return sizes(
             self.references.terms(action.stage, action.mb, position).params[name]
             for position, action in self._touching(name, step)
@@ -130,7 +129,7 @@ class Evidence:
         )
 
     def _touching(self, name: str, step: Step) -> Iterator[tuple[int, Action]]:
-        """Yield what adds to a parameter's gradient up to ``step``, and what clears it, with its position."""
+        """Yield the actions that add to a parameter's gradient or clear it, up to ``step``, with their positions."""
         lane = step.action.stage
         sharing = self.trial.sharing(lane, name)
         for position, action in enumerate(self.trial.actions[: step.position + 1]):
@@ -141,6 +140,6 @@ class Evidence:
                 yield position, action
 
     def _is_frozen(self, lane: int, name: str, position: int) -> bool:
-        """Tell whether a parameter was frozen by the program when what it gets would be accumulated."""
+        """Return whether the program had frozen a parameter at the time of accumulation."""
         frozen = self.trial.standing(lane, position).frozen
         return bool(frozen) and list(self.reference(lane, 0).params).index(name) in frozen

@@ -1,4 +1,4 @@
-"""What a caller feeds a stage: arguments to F, and output gradients to B and I."""
+"""The inputs of a stage: arguments of F, and output gradients of B and I."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lanes = Mapping[int, Lane]
 
 
 def args_of(lanes: Lanes, lane: Lane, mb: int, materials: Materials) -> tuple[Any, ...]:
-    """Return what F is fed: materials, or in a chain what the stage before has put out, in leaves of its own."""
+    """Return the arguments of F: materials, or in a chain the previous stage's outputs as new leaves."""
     trial = materials.trial
     if trial.chain and lane.index:
         return tuple(map(leaf_of, as_tuple(lanes[lane.index - 1].outputs[mb])))
@@ -36,7 +36,7 @@ def args_of(lanes: Lanes, lane: Lane, mb: int, materials: Materials) -> tuple[An
 
 
 def grads_of(lanes: Lanes, lane: Lane, action: Action, materials: Materials) -> Tree:
-    """Return what B and I are given: materials, or in a chain what the stage behind has returned for its inputs."""
+    """Return the output gradients of B and I: materials, or in a chain the input gradients of the next stage."""
     trial = materials.trial
     if trial.loss_at(lane.index):
         return None

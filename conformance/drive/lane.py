@@ -1,4 +1,4 @@
-"""One stage of a trial and its session, with what the caller of a stage holds."""
+"""One stage of a trial, its session, and the tensors that the stage's caller holds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .watches import HookWatch, LifetimeWatch
 
 
 class Lane:
-    """One stage of the trial, its session, and what the caller of a stage holds: arguments, outputs, gradients.
+    """One stage of the trial, its session, and the caller's tensors: arguments, outputs, gradients.
 
-    ``received`` holds the tensors that it receives into, ``one_grad`` the output gradients of all micro-batches where
-    they are the same. ``param_grads`` and ``state`` are the copies made after the last action, ``failed`` has the
-    micro-batches whose I has raised as it was meant to.
+    ``received`` holds the tensors that it receives into. ``one_grad`` has the output gradients of all micro-batches if
+    they are the same. ``param_grads`` and ``state`` are the copies made after the last action. ``failed`` has the
+    micro-batches whose I raised as intended.
     """
 
     def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
@@ -70,13 +70,13 @@ class Lane:
 
     @property
     def example_outputs(self) -> Tree:
-        """The structure that the stage gives its outputs, with tensors of no meaning in it."""
+        """The structure of the stage's outputs, with meaningless tensors in it."""
         return self._spec.example_outputs
 
     def _open(self) -> Session:
         with noting_swaps() as self._swaps:
             opened = call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))
-        return cast("Session", opened)  # a trial asks for no action that is not claimed
+        return cast("Session", opened)  # a trial calls no action that is not claimed
 
     def reopen(self) -> None:
         """Close the session and open another one on the same module."""
@@ -94,24 +94,24 @@ class Lane:
             clear(self.session)
 
     def close(self) -> None:
-        """Close the session, once, whatever it raises, and give the stage back the layers that were swapped."""
+        """Close the session once, whatever it raises, and restore the swapped layers of the stage."""
         if not self.closed:
             self.closed = True
             with self._swaps:
                 self.session.close()
 
     def stands(self) -> dict[str, bool]:
-        """Tell by name what of the things handed over is as it was, and on which of them there are hooks."""
+        """Return by name whether each passed object is unchanged, and whether it has hooks."""
         kept = {f"the list of output gradients of micro-batch {mb}": one.stands for mb, one in self.handed.items()}
         return kept | left_on(self.args)
 
     def let_go(self, mb: int) -> None:
-        """Forget what the caller of a stage holds of one micro-batch."""
+        """Free the tensors of one micro-batch that the stage's caller holds."""
         for held in (self.args, self.outputs, self.output_grads, self.returned, self.handed):
             held.pop(mb, None)
 
 
 def _scaled_loss(scale: float, outputs: Tree, target: Tree) -> Tensor:
-    """Return the loss. It keeps nothing: an implementation may call it at any time, and on fake tensors."""
+    """Return the loss. It stores nothing: an implementation may call it at any time, and on fake tensors."""
     loss = mean_squares(outputs, target)
     return loss if scale == 1.0 else loss * scale

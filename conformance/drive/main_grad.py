@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Session, UnsupportedError
 
-#: Engines keep these sums in no narrower float.
+#: Engines store these sums in float32 or wider.
 _WIDE = torch.float32
 
 
 def move_to_main_grad(stage: nn.Module) -> None:
-    """Move every gradient from ``.grad`` to ``main_grad``, in float32 at least."""
+    """Move every gradient from ``.grad`` to ``main_grad``, in float32 or wider."""
     for parameter in stage.parameters():
         grad, parameter.grad = parameter.grad, None
         if grad is not None:
@@ -35,12 +35,12 @@ def clear(session: Session) -> None:
     with torch.no_grad():
         for grad in session.param_grads().values():
             if grad is not None:
-                grad.zero_()  # not through detach(), which copies what a sparse tensor is made of
+                grad.zero_()  # not through detach(), which copies the parts of a sparse tensor
     if not all(is_clear(grad) for grad in session.param_grads().values()):
         msg = "the session has no zero_grads(), and zeros in the tensors of param_grads() do not stay"
         raise NotClearedError(msg)
 
 
 def is_clear(grad: Tensor | None) -> bool:
-    """Tell whether a gradient is none, or zeros."""
+    """Return whether a gradient is None or zeros."""
     return grad is None or not bool(grad.to_dense().count_nonzero())

@@ -1,4 +1,4 @@
-"""Observations: all that a run of a program showed, copied so that nothing later can change it."""
+"""Observations: all results of a program's run, copied so that nothing later can change them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradconform.trial.program import Action
 #: How many characters of an exception's message a report shows.
 _SHOWN = 300
 
-#: What torch's allocator of the CPU says where memory is used up.
+#: The message of torch's CPU allocator when memory runs out.
 _CPU_ALLOCATOR = re.compile(r"can't allocate memory|not enough memory")
 
 
@@ -35,10 +35,10 @@ _PASSING_ON = frozenset({"__torch_dispatch__", "dispatch"})
 class Raised:
     """An exception, as text: the object itself would keep frames, and with them tensors, alive.
 
-    ``memory`` says that it tells of memory that is used up, ``broken`` that it says nothing of an operation: the device
-    is out of memory, or gone. ``file`` and ``line`` are where it was raised, or where torch or the standard library was
-    called that did. ``engine`` says that torch's autograd raised it, called from there. ``chain`` are the types of all
-    that a traceback of it shows: what it was raised from, or while.
+    ``memory`` says that it reports exhausted memory. ``broken`` says that it is not about an operation: the device is
+    out of memory, or lost. ``file`` and ``line`` are where it was raised, or where the torch or standard library code
+    that raised it was called. ``engine`` says that torch's autograd raised it, called from there. ``chain`` has the
+    types of all exceptions that its traceback shows: those it was raised from, or during.
     """
 
     type: str
@@ -52,7 +52,7 @@ class Raised:
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
-        """Return the first cause of ``error``, which wrappers bury; addresses are left out, so that runs compare."""
+        """Return the first cause of ``error``, which wrappers hide; addresses are removed, so that runs compare."""
         chain = frozenset(type(one).__name__ for one in _shown_with(error))
         met = {id(error)}  # causes can form a ring: ``raise error from error``
         while error.__cause__ is not None and id(error.__cause__) not in met:
@@ -78,7 +78,7 @@ class Raised:
 
 
 def _shown_with(error: BaseException) -> list[BaseException]:
-    """Return an exception and all that a traceback of it shows: what each was raised from or, unless hidden, while."""
+    """Return an exception and all that its traceback shows: those it was raised from or, unless hidden, during."""
     found: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and all(following is not one for one in found):
@@ -105,14 +105,14 @@ def _place_of(error: BaseException) -> tuple[str, int, bool]:
 
 
 def is_lent(module: str) -> bool:
-    """Tell whether a module is torch's or the standard library's: what it raises, it raises for whoever has called."""
+    """Return whether a module is torch's or the standard library's: its errors belong to its caller."""
     return module.partition(".")[0] in {"torch", *sys.stdlib_module_names}
 
 
 def _tells_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    # torch's allocator of the CPU has no exception of its own.
+    # torch's CPU allocator has no exception type of its own.
     return isinstance(error, RuntimeError) and _CPU_ALLOCATOR.search(str(error)) is not None
 
 
@@ -120,7 +120,7 @@ def _tells_of_memory(error: BaseException) -> bool:
 class HookCall:
     """One call of a hook; ``grad`` may be None.
 
-    ``kind`` is ``tensor``, ``post_accumulate``, ``module``, or ``own`` for one that is the stage's.
+    ``kind`` is ``tensor``, ``post_accumulate``, ``module``, or ``own`` for one of the stage's own.
     """
 
     kind: str
@@ -128,15 +128,15 @@ class HookCall:
     grad: Tensor | None
 
 
-#: What the process has as it had before the first action.
+#: The settings of the process, which must be as before the first action.
 AS_BEFORE = "as before"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an action must not change, as it stands after the action, of all micro-batches. Tensors are copies.
+    """State that an action must not change, as it is after the action, of all micro-batches. Tensors are copies.
 
-    ``process`` has the settings of the process, ``handed`` tells whether lists of output gradients keep their entries
+    ``process`` has the settings of the process. ``handed`` says whether lists of output gradients keep their entries
     and whether hooks are on arguments.
     """
 
@@ -159,20 +159,20 @@ class Alive:
     args: int
 
 
-@dataclass(frozen=True)  # without slots: what an action has not shown stays with the class, see :meth:`of`
+@dataclass(frozen=True)  # without slots: a field that an action has not shown stays with the class, see :meth:`of`
 class Step:
-    """What one action showed.
+    """The observations of one action.
 
-    ``position``: how many actions of the program come before. ``input_grads``: what B or I returned; ``tracked``: its
-    slots that require a gradient, ``recorded`` the parameter gradients that do, each with what its history begins at,
-    empty where it has none. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the
-    accumulated gradient of every parameter afterwards. ``loss``: what the loss function gives of the
-    outputs of F, before any scale. ``shared``: pairs of names whose tensors share storage.
-    ``grad_addresses``: the storage of every parameter gradient. ``alive`` and ``live_tensors``: what lives on, where
-    that is watched. ``late``: the gradients that were not there yet for work on the caller's stream when the action had
-    returned, by sort and name. ``misplaced``: the device of every tensor that does not sit on the trial's, by sort and
-    name; all copies sit on the CPU. ``detached``: the numbers of the outputs of F, as leaves, that require no gradient.
-    ``upstream``: what is wrong in the graph whose outputs a stage is fed.
+    ``position``: how many actions of the program come before. ``input_grads``: the result of B or I. ``tracked``: its
+    slots that require a gradient. ``recorded``: the parameter gradients that require one, each with the start of its
+    history, empty without one. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the accumulated
+    gradient of every parameter afterwards. ``loss``: the loss function's result for the outputs of F, before any scale.
+    ``shared``: pairs of names whose tensors share storage. ``grad_addresses``: the storage of every parameter gradient.
+    ``alive`` and ``live_tensors``: the tensors that are still alive, if they are watched. ``late``: the gradients that
+    were not yet available to work on the caller's stream when the action returned, by sort and name. ``misplaced``: the
+    device of every tensor that is not on the trial's, by sort and name; all copies are on the CPU. ``detached``: the
+    numbers of the outputs of F, as leaves, that require no gradient. ``upstream``: the errors in the graph whose
+    outputs a stage receives.
     """
 
     action: Action
@@ -199,25 +199,25 @@ class Step:
 
     @classmethod
     def of(cls, seen: Mapping[str, Any]) -> Step:
-        """Return the step with the fields ``seen``, as a call does, which takes longer: it sets all, one by one."""
+        """Return the step with the fields ``seen``; faster than a call, which sets every field one by one."""
         step = cls.__new__(cls)
         vars(step).update(seen)
         return step
 
 
 for _field in fields(Step):
-    if _field.default_factory is dict:  # a mapping is no default that a dataclass takes, and the class can hold it
+    if _field.default_factory is dict:  # a dataclass accepts no mapping as a default, but the class can hold it
         setattr(Step, _field.name, MappingProxyType({}))
 
 
-#: What is known of an action that no earlier run has shown.
+#: The known values of an action that no earlier run has shown.
 UNKNOWN = Step(Action("finish"))
 
 
 class Sight:
-    """What an action has shown so far: a step in the making.
+    """The observations of an action so far: an unfinished step.
 
-    ``known`` is what it showed in an earlier run, ``seen`` the fields of the step.
+    ``known`` has those of an earlier run, ``seen`` the fields of the step.
     """
 
     def __init__(self, action: Action, position: int, known: Step) -> None:
@@ -226,11 +226,11 @@ class Sight:
         self.seen: dict[str, Any] = {"action": action, "position": position}
 
     def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:
-        """Keep that a tensor does not sit on the trial's device."""
+        """Record that a tensor is not on the trial's device."""
         self.seen.setdefault("misplaced", {})[sort, name] = str(device)
 
     def step(self) -> Step:
-        """Return what was seen, frozen."""
+        """Return the observations, frozen."""
         if self.raised is not None:
             self.seen["raised"] = self.raised
         return Step.of(self.seen)
@@ -238,10 +238,10 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What one run executed: how many operations on the device and, by name, elsewhere; and what memory it took.
+    """The operations of one run: how many on the device and, by name, elsewhere; and its memory.
 
-    ``elsewhere`` has those that ran off the device. ``peak`` is the most bytes that lay on the device at a time, beyond
-    what lay there before.
+    ``elsewhere`` has those that ran off the device. ``peak`` is the largest memory on the device in bytes, beyond the
+    memory in use before.
     """
 
     there: int = 0
@@ -249,13 +249,13 @@ class Executed:
     peak: int = 0
 
     def __add__(self, other: Executed) -> Executed:
-        """Return both runs as one; of the peaks the higher one stays."""
+        """Return both runs as one, with the higher peak."""
         elsewhere = Counter(self.elsewhere) + Counter(other.elsewhere)
         return Executed(self.there + other.there, elsewhere, max(self.peak, other.peak))
 
     @property
     def off_device_share(self) -> float | None:
-        """Return the share of the operations that ran elsewhere, or None where none ran."""
+        """Return the share of the operations that ran elsewhere, or None if none ran."""
         elsewhere = sum(self.elsewhere.values())
         total = self.there + elsewhere
         return elsewhere / total if total else None
@@ -265,8 +265,8 @@ class Executed:
 class Observation:
     """The steps of one run.
 
-    ``changed_later`` names returned gradients that did not stay as they were returned; ``close_raised`` is what the
-    session raised when it was closed; ``executed`` which operations ran where, if that was recorded.
+    ``changed_later`` names returned gradients that changed after they were returned. ``close_raised`` is the error of
+    closing the session. ``executed`` has the operations and their devices, if they were recorded.
     """
 
     steps: tuple[Step, ...] = ()
@@ -283,7 +283,7 @@ class Observation:
         return None
 
     def at(self, position: int) -> Step:
-        """Return what the action at ``position`` of the program showed; raise ``KeyError`` where it was not run."""
+        """Return the step of the action at ``position`` of the program; raise ``KeyError`` if it was not run."""
         for index in range(min(position, len(self.steps) - 1), -1, -1):
             step = self.steps[index]  # the first one, unless an action before was not run
             if step.position == position:

@@ -1,4 +1,4 @@
-"""One operation run alone: a sample of torch's lists without the layers around it, its arguments as one likes."""
+"""One operation run alone: a sample of torch's lists without layers around it, with arguments in any layout."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.trees import Tree
 from gradconform.trial.materials import Materials, stable_seed
 
-#: Makes a tensor of another one, whose number is given first.
+#: Makes a tensor from another one, whose number is the first argument.
 Arranged = Callable[[int, Tensor], Tensor]
 
 
 class OperationError(Exception):
-    """The operation raised; ``__cause__`` is what it raised."""
+    """The operation raised; ``__cause__`` is its error."""
 
 
 class OperationAlone:
     """A sample on the device and in the dtype of ``materials``, whose trial has its stage as the first one."""
 
     def __init__(self, materials: Materials) -> None:
-        """Build the module of the sample, if it has one; raises what the operation raises."""
+        """Build the module of the sample, if it has one; raises the errors of the operation."""
         self._materials, self._device = materials, device_of(materials.device)
         self.leaves = 0
 
     def run(self, arranged: Arranged, of_grads: Arranged, log: AbstractContextManager[object]) -> None:
         """Run the operation forward and backward with ``log`` entered around each; raise :class:`OperationError`.
 
-        ``arranged`` makes the leaves and ``of_grads`` the output gradients of what was drawn. :attr:`leaves` is their
+        ``arranged`` makes the leaves and ``of_grads`` the output gradients from the drawn ones. :attr:`leaves` is their
         number.
         """
         stage = self.stage()
@@ -54,7 +54,7 @@ class OperationAlone:
         return len(self._materials.trial.stages[0].inputs)
 
     def in_dtype(self, dtype: torch.dtype) -> tuple[OperationStage, list[Tensor]]:
-        """Return a new module and its leaves, with the values that they have here in another real dtype."""
+        """Return a new module and its leaves, with the same values in another real dtype."""
         stage = self.stage()
         leaves = [leaf.detach() for leaf in self.leaves_of(stage, 0)][: self.arguments]
         needed = [leaf.requires_grad for leaf in self.leaves_of(stage, 0)]
@@ -68,14 +68,14 @@ class OperationAlone:
         return sum(one.numel() for one in self._materials.args(0, 0, self.stage()))
 
     def stage(self) -> OperationStage:
-        """Return a new module; raise :class:`OperationError` if there is none in the dtype or on the device."""
+        """Return a new module; raise :class:`OperationError` if none exists in the dtype or on the device."""
         with _raising():
             stage = self._materials.stage(0)
         assert isinstance(stage, OperationStage)  # noqa: S101 (of a check on operations)
         return stage
 
     def leaves_of(self, stage: OperationStage, mb: int, arranged: Arranged = lambda _, tensor: tensor) -> list[Tensor]:
-        """Return the arguments of micro-batch ``mb`` as leaves, and behind them the parameters of the operation."""
+        """Return the arguments of micro-batch ``mb`` as leaves, followed by the parameters of the operation."""
         with _raising():
             args = self._materials.args(0, mb, stage)
         leaves = [arranged(at, arg.detach()).requires_grad_(arg.requires_grad) for at, arg in enumerate(args)]
@@ -85,9 +85,9 @@ class OperationAlone:
         return [*leaves, *parameters]
 
     def outputs_for(self, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs for leaves, of which those behind the arguments are the module's parameters.
+        """Return the outputs for leaves; those after the arguments are the module's parameters.
 
-        A leaf is handed on as a view of itself, which the operation may write into. Each call draws the same numbers.
+        A leaf is passed as a view of itself, which the operation may write into. Each call draws the same numbers.
         Raises :class:`OperationError`.
         """
         args = leaves[: self.arguments]
@@ -117,7 +117,7 @@ class OperationAlone:
 
 @contextlib.contextmanager
 def _raising() -> Iterator[None]:
-    """Raise :class:`OperationError` for whatever the operation raises."""
+    """Raise :class:`OperationError` for every error of the operation."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Where operations run: a log, at the level of torch's dispatcher, of what a session executes on which device.
+"""A log of the devices on which a session's operations run, at the level of torch's dispatcher.
 
-An operation counts by the device of the tensors it computes. One that is dispatched to the device, but whose kernel
-hands its tensors to torch's CPU fall back, counts as run on the CPU: the fall back copies by ``aten::_to_cpu``, which
-nothing else calls. Views, copies and allocations compute nothing and do not count, nor do lone numbers on the CPU.
+An operation counts by the device of the tensors it computes. If it is dispatched to the device, but its kernel passes
+its tensors to torch's CPU fallback, it counts as run on the CPU. The fallback copies by ``aten::_to_cpu``, which
+nothing else calls. Views, copies and allocations compute nothing and do not count, nor do single numbers on the CPU.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CYCLES = 5_000_000
 
 
 def is_logged(materials: Materials) -> bool:
-    """Tell whether operations of a trial are logged: off the CPU, where lifetimes are not watched in the same run.
+    """Return whether operations of a trial are logged: off the CPU, if the same run does not watch lifetimes.
 
-    They are not where a device cannot be watched in this way.
+    They are not logged if a device cannot be watched in this way.
     """
     kind = materials.device.type
     return kind != "cpu" and OPERATIONS not in withheld(kind) and not materials.trial.watch & {"lifetime", "growth"}
@@ -51,7 +51,7 @@ def is_logged(materials: Materials) -> bool:
 def drive_logged(
     adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0, known: Observation = NOTHING_SEEN
 ) -> Observation:
-    """Drive as :func:`gradconform.drive.driver.drive` does; where operations are logged, with what was executed."""
+    """Return the result of :func:`gradconform.drive.driver.drive`, with the executed operations if they are logged."""
     if not is_logged(materials):
         return drive(adapter, materials, loss_scale=loss_scale, known=known)
     log = OperationLog(materials.device)
@@ -60,9 +60,9 @@ def drive_logged(
 
 
 class OperationLog(DispatchMode):
-    """Entered around what is logged, as often as need be; a new one for every run.
+    """A context around logged code, entered as often as needed; every run has a new one.
 
-    Memory is read from the device's own counter where one was proven to move, else it is that of live tensors.
+    Memory is read from the device's own counter if that one is proven to change, else it is that of live tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -77,20 +77,20 @@ class OperationLog(DispatchMode):
         self._stream = self._counter.stream_reader() if self._counter.has_streams else None
         self._sleep = sleep_of(device.type)
         self._home, self._slowed = 0, set[int]()
-        #: Whether the last call has put work on another stream than the caller's.
+        #: Whether the last call ran work on another stream than the caller's.
         self.other_streams = False
         self._counter.reset_peak_memory()
         self._before = self._counter.peak_memory()
         _watch_fall_back(device.type)
 
     def executed(self) -> Executed:
-        """Return what was logged, once the run is over."""
+        """Return the logged operations, after the run."""
         after = self._counter.peak_memory()
         peak = self._peak if after is None or self._before is None else after - self._before
         return Executed(self._there, dict(self._elsewhere), peak)
 
     def __enter__(self) -> Self:
-        """Log from here on."""
+        """Start logging."""
         _ENTERED.append(self)
         if self._stream is not None:
             self._home, self.other_streams = self._stream(), False
@@ -99,12 +99,12 @@ class OperationLog(DispatchMode):
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Log no more."""
+        """Stop logging."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call] # as above
         _ENTERED.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count it."""
+        """Return the result of the operation, and count it."""
         del types
         if self._stream is not None and (stream := self._stream()) != self._home:
             self._on_another(stream)
@@ -126,14 +126,14 @@ class OperationLog(DispatchMode):
         return found
 
     def _on_another(self, stream: int) -> None:
-        """Keep a stream other than the caller's busy before its first work, so that who does not wait for it errs."""
+        """Keep another stream than the caller's busy before its first work, so that missing synchronization shows."""
         self.other_streams = True
         if self._sleep is not None and stream not in self._slowed:
             self._slowed.add(stream)
             self._sleep(_CYCLES)
 
     def falls_back(self) -> None:
-        """Write down that the operation that runs right now handed its tensors to the CPU."""
+        """Record that the current operation passed its tensors to the CPU."""
         self._fell_back = True
 
     def _count(self, name: str, made: list[Tensor], *, fell_back: bool) -> None:
@@ -144,7 +144,7 @@ class OperationLog(DispatchMode):
             self._there += 1
 
     def _weigh(self, tensor: Tensor) -> None:
-        """Add the memory of a tensor that is new on the device, until it is let go."""
+        """Add the memory of a tensor that is new on the device, until it is freed."""
         if tensor.device.type != self._kind or tensor.layout != torch.strided:
             return
         storage, address = storage_of(tensor), address_of(tensor)
@@ -174,16 +174,16 @@ def _counted_name(operation: Any) -> str:
     return "" if operation.is_view or name.removeprefix("aten::").startswith(_NOT_COUNTED) else name
 
 
-#: The logs that are being written, the innermost last.
+#: The logs in use, the innermost last.
 _ENTERED: list[OperationLog] = []
-#: What is registered with torch, by device type; it lasts as long as the process.
+#: The registrations with torch, by device type; they last as long as the process.
 _WATCHED: dict[str, torch.library.Library] = {}
 
 
 def number_beside(given: Sequence[object], number: complex) -> Tensor:
-    """Return a number among the tensors of a fall back as a tensor that changes no dtype.
+    """Return a number among the tensors of a fallback as a tensor that changes no dtype.
 
-    Torch hands a Python kernel the number itself where C++ has a tensor that stands for it.
+    Torch passes the number itself to a Python kernel, where C++ has a tensor for it.
     """
     floats = [one for one in given if isinstance(one, Tensor) and one.is_floating_point()]
     if not isinstance(number, float) or not floats:
@@ -193,7 +193,7 @@ def number_beside(given: Sequence[object], number: complex) -> Tensor:
 
 
 def _watch_fall_back(kind: str) -> None:
-    """Let torch's CPU fall back tell of itself: its copy to the CPU passes through a kernel that can be registered."""
+    """Make torch's CPU fallback report itself: its copy to the CPU calls a kernel that can be registered."""
     if kind in _WATCHED:
         return
     _WATCHED[kind] = library = torch.library.Library("aten", "IMPL")
@@ -204,6 +204,6 @@ def _watch_fall_back(kind: str) -> None:
         return [one.cpu() if isinstance(one, Tensor) else number_beside(given, one) for one in given]
 
     with warnings.catch_warnings():
-        # On torch 2.9 a kernel of the user's takes the place of torch's with a warning, which is meant for its author.
+        # On torch 2.9 a user's kernel replaces torch's with a warning, which is meant for its author.
         warnings.simplefilter("ignore")
         torch.library.register_kernel("aten::_to_cpu", kind, to_cpu, lib=library)

@@ -1,4 +1,4 @@
-"""The oracle: plain autograd on the device of a run, driven as implementations are."""
+"""The oracle: plain autograd on the device of a run, driven in the same way as implementations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .reference64 import Computed, OracleCache, References
 
 
 class UnjudgedError(Exception):
-    """Nothing can be judged here; ``raised`` is what was raised, where anything was."""
+    """Nothing can be judged here; ``raised`` is the error, if any."""
 
     def __init__(self, message: str, raised: Raised | None = None) -> None:
-        """Keep both."""
+        """Create the error with its message and the observed exception."""
         super().__init__(message)
         self.raised = raised
 
 
 class OracleError(UnjudgedError):
-    """Plain autograd raised: the device or dtype cannot do what the trial asks."""
+    """Plain autograd raised: the device or dtype does not support the trial."""
 
 
 class DeviceLostError(UnjudgedError):
-    """The device fails at one time what it does at another, or no longer answers: nothing it says can be judged."""
+    """The device's behaviour changes over time, or it no longer answers: none of its results can be judged."""
 
 
 class WatchError(UnjudgedError):
@@ -41,10 +41,10 @@ class WatchError(UnjudgedError):
 
 
 class Oracle:
-    """Plain autograd on one device and dtype, through the driver that implementations go through."""
+    """Plain autograd on one device and dtype, run by the same driver as implementations."""
 
     def __init__(self, device: torch.device, cache: OracleCache | None = None) -> None:
-        """``cache`` holds what is known already, of whatever target it was computed for."""
+        """Create an oracle; ``cache`` holds known results, which apply to every target."""
         self.device, self._cache = device, cache
         self._microbatches = Computed()
         #: Whether plain autograd is right here by definition; any other device is a third party.
@@ -52,19 +52,19 @@ class Oracle:
         self._adapter = AutogradAdapter()
 
     def references(self, materials: Materials, loss_scale: float) -> References:
-        """Return the right gradients of a trial, none of them computed unless it is known already."""
+        """Return the right gradients of a trial; unknown ones are computed at their first use."""
         if self._cache is None:
             return References(materials, loss_scale, self._microbatches)
         return self._cache.references(materials, loss_scale)
 
     def known(self, references: References, what: str, make: Callable[[], Any]) -> Any:
-        """Return what is known of a trial by the name ``what``; ``make`` makes it where nothing is."""
+        """Return the known value of a trial named ``what``; ``make`` creates a missing one."""
         if self._cache is None:
             return make()
         return self._cache.of_trial(references.materials, references.loss_scale, what, make)
 
     def observe(self, references: References) -> Observation:
-        """Return what plain autograd shows.
+        """Return plain autograd's observation.
 
         Raises :class:`WatchError` if the kit's own code raised, else :class:`OracleError` or :class:`DeviceLostError`.
         """
@@ -72,14 +72,14 @@ class Oracle:
         return found
 
     def observe_unlogged(self, references: References) -> Observation:
-        """Return what plain autograd shows where no operation is logged: a log may change what a device computes."""
+        """Return plain autograd's observation without an operation log, since a log may change a device's results."""
         found: Observation = self.known(references, "unlogged", lambda: self._drive(references, logged=False))
         return found
 
     def observe_again(self, references: References, first: Observation, *, anew: bool = False) -> Observation:
-        """Return what another run shows, after the implementation's; ``anew`` takes none that is known.
+        """Return the observation of a run after the implementation's; ``anew`` ignores known ones.
 
-        It is logged where the ``first`` was. Raises :class:`DeviceLostError` where it raised.
+        It is logged if the ``first`` was. Raises :class:`DeviceLostError` if plain autograd raises.
         """
         logged = first.executed is not None
         if anew:
@@ -88,14 +88,14 @@ class Oracle:
         return found
 
     def observe_on_cpu(self, references: References) -> Observation:
-        """Return what plain autograd shows of the trial on the CPU."""
+        """Return plain autograd's observation of the trial on the CPU."""
         found: Observation = self.known(
             references, "cpu", lambda: self._drive(references, replaced(references.materials, torch.device("cpu")))
         )
         return found
 
     def undeferred_peak(self, references: References) -> int | None:
-        """Return the memory that plain autograd takes with B in place of I and W, None where that is no program."""
+        """Return the memory of plain autograd with B in place of I and W, None if that is not a program."""
         materials = references.materials
         program = undeferred(materials.trial.actions)
         if program is None or not is_logged(materials):
@@ -138,7 +138,7 @@ class Oracle:
             raise OracleError(str(error)) from error
 
     def _raise_if_lost(self, problem: str, raised: Raised | None) -> None:
-        """Raise :class:`DeviceLostError` where the device is out of memory, or does not even add two numbers."""
+        """Raise :class:`DeviceLostError` if the device is out of memory, or cannot even add two numbers."""
         if (raised is not None and raised.broken) or not self.answers:
             msg = f"plain autograd raised {problem}"
             raise DeviceLostError(msg, raised)
@@ -153,6 +153,6 @@ class Oracle:
 
 
 def replaced(materials: Materials, device: torch.device, **of_trial: Any) -> Materials:
-    """Return the materials of another device, or of a trial that differs in ``of_trial``."""
+    """Return the materials on another device, or of a trial that differs in ``of_trial``."""
     trial = replace(materials.trial, **of_trial) if of_trial else materials.trial
     return Materials(trial, dtype=materials.dtype, device=device, seed=materials.given_seed)

@@ -1,4 +1,4 @@
-"""Plain autograd on anybody's own stage, arguments and output gradients, without changing any of them."""
+"""Plain autograd on a user's own stage, arguments and output gradients, without changing any of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gradients:
     """Gradients of one micro-batch or several.
 
     ``inputs`` has one entry per argument, a tensor or None; for several micro-batches it is a list of such tuples.
-    ``params`` holds the gradient that each parameter has after all of them, by name.
+    ``params`` holds each parameter's gradient after all micro-batches, by name.
     """
 
     inputs: InputGrads | list[InputGrads]
@@ -43,11 +43,11 @@ def autograd_gradients(
     loss_fn: LossFn | None = None,
     rng_state: Tensor | None = None,
 ) -> Gradients:
-    """Return what plain autograd gives on a copy of ``stage`` and copies of ``args``; neither is changed.
+    """Return plain autograd's gradients on a copy of ``stage`` and copies of ``args``; neither is changed.
 
     ``args`` is a tuple, the arguments of one micro-batch, or a list of tuples, those of several. ``output_grads``
-    mirrors the outputs (a tuple even of one), None where no gradient flows; for several micro-batches it is a list. It
-    is left out where the stage, or ``loss_fn(outputs)``, returns a 0-d loss. ``rng_state`` is the state of torch's CPU
+    mirrors the outputs (a tuple even for one), with None if no gradient flows; for several micro-batches it is a list.
+    Omit it if the stage, or ``loss_fn(outputs)``, returns a 0-d loss. ``rng_state`` is the state of torch's CPU
     generator before the first forward. Raises ``ValueError`` for gradients that do not mirror the outputs.
     """
     several = isinstance(args, list)
@@ -60,7 +60,7 @@ def autograd_gradients(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What plain autograd gives after one micro-batch."""
+    """Plain autograd's gradients after one micro-batch."""
 
     inputs: InputGrads
     params: dict[str, Tensor | None]
@@ -68,7 +68,7 @@ class Wanted:
 
 
 class OwnStage:
-    """Plain autograd on a copy of a stage, micro-batch after micro-batch, and in float64 where that is asked for."""
+    """Plain autograd on a copy of a stage, one micro-batch after another, and on request in float64."""
 
     def __init__(
         self, stage: nn.Module, loss_fn: LossFn | None, rng_state: Tensor, *, prior: bool = False, wide: bool = False
@@ -91,7 +91,7 @@ class OwnStage:
         return ", ".join(found) or "no parameters"
 
     def advance(self, args: tuple[Any, ...], output_grads: Tree, shaking: Shaking | None = None) -> Wanted:
-        """Run the next micro-batch, its backward ``shaking``."""
+        """Return the gradients after the next micro-batch, run with its backward ``shaking``."""
         mb = len(self._fed)
         self._fed.append((args, output_grads))
         own = fresh(args, self._original, self.copy)
@@ -118,7 +118,7 @@ class OwnStage:
         return found[: mb + 1]
 
     def terms(self, mb: int) -> list[Wanted]:
-        """Return, in the place of each gradient of these, how large the terms are that it is the sum of."""
+        """Return, instead of each of these gradients, the size of the terms that it is the sum of."""
         shaken, found = self._shaken
         for still in self.in_float64(mb)[len(found) :]:
             shaking = Shaking()
@@ -129,18 +129,18 @@ class OwnStage:
         return found[: mb + 1]
 
     def alone(self, fed: tuple[tuple[Any, ...], Tree], shaking: Shaking | None = None) -> Wanted:
-        """Run the next micro-batch with no gradients of those before."""
+        """Return the gradients of the next micro-batch, without those of earlier ones."""
         self.copy.zero_grad()
         return self.advance(*fed, shaking)
 
     @cached_property
     def _in_float64(self) -> tuple[OwnStage, list[Wanted]]:
-        """The same in float64, and what has been computed."""
+        """The same stage in float64, and its computed gradients."""
         return self._widened(), []
 
     @cached_property
     def _shaken(self) -> tuple[OwnStage, list[Wanted]]:
-        """The same for the measure of terms."""
+        """The same stage for measuring terms, and its computed gradients."""
         return self._widened(), []
 
     def _widened(self) -> OwnStage:
@@ -149,7 +149,7 @@ class OwnStage:
         return plain
 
     def expected_param(self, name: str, mb: int) -> Expected:
-        """Return what a parameter's gradient is in float64 after ``mb``."""
+        """Return a parameter's float64 gradient after ``mb``."""
         expected = Expected()
         expected = expected.plus(widen(self._prior[name]))
         for wanted in self.in_float64(mb):
@@ -162,14 +162,14 @@ def _with_target(loss_fn: LossFn | None) -> Callable[[Tree, Tree], Tensor] | Non
 
 
 def _widened_leaf(arg: Any) -> Any:
-    """Return a float64 leaf that needs a gradient where ``arg`` does; a parameter is widened in the stage itself."""
+    """Return a float64 leaf that needs a gradient if ``arg`` does; a parameter is widened in the stage itself."""
     if not isinstance(arg, Tensor) or isinstance(arg, nn.Parameter):
         return arg
     return widen(arg).requires_grad_(arg.requires_grad)
 
 
 def pairs(args: Any, output_grads: Any) -> list[tuple[tuple[Any, ...], Tree]]:
-    """Return arguments and output gradients per micro-batch; raise where the two lists differ in length."""
+    """Return arguments and output gradients per micro-batch; raise if the two lists differ in length."""
     several = args if isinstance(args, list) else [args]
     if isinstance(args, list) and output_grads is not None:
         if not isinstance(output_grads, list) or len(output_grads) != len(args):
@@ -202,7 +202,7 @@ def fresh(args: tuple[Any, ...], stage: nn.Module, own: nn.Module) -> tuple[Any,
 
 
 def _refuse_structure(outputs: Tree, output_grads: Tree, loss_fn: LossFn | None) -> None:
-    """Raise ``ValueError`` where the gradients do not mirror the outputs, ``TypeError`` for outputs of another kind."""
+    """Raise ``ValueError`` if the gradients do not mirror the outputs, ``TypeError`` for unsupported outputs."""
     if loss_fn is None:
         refuse_opaque(outputs)
     if loss_fn is not None or output_grads is None:

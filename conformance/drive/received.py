@@ -1,4 +1,4 @@
-"""Tensors that a caller receives into: those of a micro-batch that is done, filled again for the next one."""
+"""Receive buffers of a caller: tensors of a finished micro-batch, filled again for the next one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradconform.trees import Tree, flattened, tensors
 
 
 class Buffers:
-    """Trees of tensors to receive into. Each is lent to one micro-batch at a time, and free when that is done."""
+    """Trees of tensors to receive into. One micro-batch at a time uses each, and frees it at its end."""
 
     def __init__(self) -> None:
         self._lent: dict[int, Tree] = {}
@@ -20,7 +20,7 @@ class Buffers:
         self._later: list[Tree] = []
 
     def received(self, mb: int, values: Tree) -> Tree:
-        """Return the buffers that came free last, with ``values`` in them; ``values`` themselves where none are alike.
+        """Return the buffers that were freed last, filled with ``values``; ``values`` themselves if no buffers fit.
 
         A buffer has no ``.grad``, as torch's runtime clears it.
         """
@@ -34,7 +34,7 @@ class Buffers:
         return self._lent[mb]
 
     def after(self, kind: str, mb: int) -> None:
-        """Take back what a micro-batch is done with: behind B, or with the step of its W, which is done by then."""
+        """Free the buffers that a micro-batch no longer needs: after B, or after the step of its W."""
         if kind in {"B", "W"} and mb in self._lent:
             (self._later if kind == "W" else self._free).append(self._lent.pop(mb))
         elif kind == "finish":
@@ -43,7 +43,7 @@ class Buffers:
 
 
 def _alike(one: Tree, other: Tree) -> bool:
-    """Tell whether two trees have tensors of the same shapes, dtypes and strides in the same places."""
+    """Return whether two trees have tensors of the same shapes, dtypes and strides in the same places."""
     pairs = list(zip(flattened(one), flattened(other), strict=False))
     return len(flattened(one)) == len(flattened(other)) and all(_form(a) == _form(b) for a, b in pairs)
 
@@ -53,13 +53,13 @@ def _form(leaf: Any) -> Any:
 
 
 def fill(buffer: Tensor, values: Tensor) -> None:
-    """Write ``values`` into a tensor of the same shape and strides; what lies at one address is written once."""
+    """Write ``values`` into a tensor of the same shape and strides; elements at one address are written once."""
     with torch.no_grad():
         without_repeats(buffer.detach()).copy_(without_repeats(values.detach(), like=buffer))
 
 
 def tracked(grads: Tree) -> Tree:
-    """Let every gradient require a gradient itself; return the tree."""
+    """Make every gradient require a gradient itself; return the tree."""
     for grad in tensors(grads):
         grad.requires_grad_()
     return grads

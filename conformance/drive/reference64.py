@@ -1,8 +1,8 @@
 """reference64: plain autograd in float64 on the CPU, from the same rounded parameters, inputs and output gradients.
 
-One gradient per micro-batch; what stands after an action is their sum, taken in float64. The stages of a chain are one
-model here: one forward through all of them, and one backward. The same in the trial's own dtype is what a chain is held
-against.
+There is one gradient per micro-batch; the gradient after an action is their sum, taken in float64. The stages of a
+chain are one model here: one forward through all of them, and one backward. A chain is compared with the same model in
+the trial's own dtype.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchGrads:
-    """What one micro-batch gives on one stage: one gradient per argument, one per parameter name; None for none.
+    """One micro-batch's gradients on one stage: one per argument, one per parameter name; None for none.
 
-    ``outputs`` has the leaves of the stage's outputs; ``loss`` is what the loss function gave, before any scale.
+    ``outputs`` has the leaves of the stage's outputs; ``loss`` is the loss function's result, before any scale.
     """
 
     inputs: tuple[Tensor | None, ...]
@@ -56,30 +56,30 @@ def widen(value: Any) -> Any:
 
 
 def widened(stage: nn.Module) -> nn.Module:
-    """Turn ``stage`` into its float64 form, in place."""
+    """Return ``stage`` in its float64 form, changed in place."""
     for tensor in (*stage.parameters(), *stage.buffers()):
         tensor.data = widen(tensor)
     return stage
 
 
 class Computed:
-    """Keeps what has been computed; its owner decides how long it lives."""
+    """Stores computed values; its owner decides how long it lives."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
 
     def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what is known by ``key``; ``make`` makes it the first time."""
+        """Return the value of ``key``; ``make`` creates it the first time."""
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
 
 
 class References:
-    """The right gradients of one trial, by stage and micro-batch; each is computed once, when it is asked for.
+    """The right gradients of one trial, by stage and micro-batch; each is computed once, at its first use.
 
-    They are taken from ``materials``, and ``loss_scale`` multiplies the loss. ``shared`` keeps what other trials need
-    as well: what a micro-batch gives does not depend on the order of the program.
+    They are taken from ``materials``, and ``loss_scale`` multiplies the loss. ``shared`` stores values that other
+    trials need as well: a micro-batch's gradients do not depend on the order of the program.
     """
 
     def __init__(self, materials: Materials, loss_scale: float = 1.0, shared: Computed | None = None) -> None:
@@ -89,10 +89,10 @@ class References:
         self._stages: dict[tuple[int, bool], nn.Module] = {}
 
     def of(self, lane: int, mb: int, *, wide: bool = True, before: int | None = None) -> MicrobatchGrads:
-        """Return those of one micro-batch on one stage, of its last F of those ``before`` a position of the program.
+        """Return the gradients of one micro-batch on one stage, of its last F ``before`` a position of the program.
 
-        In float64 where ``wide``, else in the trial's dtype and computed on its device; they lie on the CPU. Those of
-        a chain are found for all its stages at once.
+        They are in float64 if ``wide``, else in the trial's dtype and computed on its device; they are stored on the
+        CPU. Those of a chain are computed for all its stages at once.
         """
         forward = self._forward_before(lane, mb, before)
         if (lane, mb, wide, forward) not in self._known:
@@ -104,9 +104,9 @@ class References:
         return self._known[lane, mb, wide, forward]
 
     def terms(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
-        """Return, in the place of each gradient, how large the terms are that it is the sum of.
+        """Return, instead of each gradient, the size of the terms that it is the sum of.
 
-        They are measured by a backward of its own, once, when they are asked for.
+        A separate backward measures them once, at their first use.
         """
         lanes, forward = self._lanes(lane), self._forward_before(lane, mb, before)
         key = "terms", self._key(lanes, mb, forward, wide=True)
@@ -122,7 +122,7 @@ class References:
             yield lane, MicrobatchGrads(inputs, params)
 
     def _lanes(self, lane: int) -> range:
-        """Return the stages that run where the gradients of one are computed: those of a chain are one model."""
+        """Return the stages that run to compute the gradients of one: the stages of a chain are one model."""
         return range(len(self.materials.trial.stages)) if self.materials.trial.chain else range(lane, lane + 1)
 
     def _forward_before(self, lane: int, mb: int, before: int | None) -> int:
@@ -130,7 +130,7 @@ class References:
         return 0 if trial.chain else forward_of(trial.actions, lane, mb, before)
 
     def _key(self, lanes: range, mb: int, forward: int, *, wide: bool) -> Hashable:
-        """Return all that the gradients of one micro-batch depend on."""
+        """Return all values on which the gradients of one micro-batch depend."""
         materials, trial = self.materials, self.materials.trial
         drawn = (
             str(materials.dtype),
@@ -149,7 +149,7 @@ class References:
     def passed(self, lane: int, mb: int, forward: int, prepare: Callable[[nn.Module], object] | None = None) -> Passed:
         """Return one stage after its F at the position ``forward``, in float64, its arguments leaves.
 
-        In a chain those before run as well. ``prepare`` is what is done to the stage before.
+        In a chain the earlier stages run as well. ``prepare`` changes the stage before.
         """
         lanes = range(0 if self.materials.trial.chain else lane, lane + 1)
         own = self._made(lane, forward, wide=True)  # a new one: it may be changed
@@ -167,9 +167,9 @@ class References:
         wide: bool,
         started: Callable[[Sequence[Root]], object] = lambda _: None,
     ) -> Iterator[tuple[int, MicrobatchGrads]]:
-        """Run one micro-batch forward and backward, on one stage or through the whole of a chain.
+        """Yield each stage's number and gradients from one micro-batch, on one stage or through the whole of a chain.
 
-        ``started`` is called with what the backward starts at, before it runs.
+        ``started`` is called with the start of the backward, before it runs.
         """
         passed = self._forward([self._stage(index, forward, wide=wide) for index in lanes], lanes, mb, wide=wide)
         roots, grads, loss = self._start(passed[-1].outputs, lanes[-1], mb, wide=wide)
@@ -200,7 +200,7 @@ class References:
     def _start(
         self, outputs: Tree, lane: int, mb: int, *, wide: bool
     ) -> tuple[list[Root], list[Tensor | None], Tensor | None]:
-        """Return where the backward starts, the gradients there, and the loss where that is it."""
+        """Return where the backward starts, the gradients there, and the loss if it starts there."""
         if not self.materials.trial.loss_at(lane):
             given = self.materials.output_grads(lane, mb)
             return (*pair_roots(outputs, map_leaves(widen, given) if wide else given), None)
@@ -210,7 +210,7 @@ class References:
         return (*pair_roots(scaled, None), loss)
 
     def _stage(self, lane: int, forward: int, *, wide: bool) -> nn.Module:
-        """Return a stage as it is at the position ``forward``; that of a chain stays the same where it has no state.
+        """Return a stage as it is at the position ``forward``; a chain's stage without state stays the same.
 
         In a chain nothing is frozen midway, and no gradient is left behind.
         """
@@ -259,13 +259,13 @@ def _args(materials: Materials, lane: int, mb: int, stage: nn.Module, *, wide: b
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What one parameter's gradient is in float64 after the actions so far, and the largest partial sum met."""
+    """One parameter's float64 gradient after the actions so far, and its largest partial sum."""
 
     total: Tensor | None = None
     partials: Partials = field(default_factory=Partials)
 
     def plus(self, grad: Tensor | None) -> Expected:
-        """Return what it is once one micro-batch's gradient is accumulated."""
+        """Return the gradient after one more micro-batch's gradient is accumulated."""
         if grad is None:
             return self
         dense = grad.to_dense() if grad.layout != torch.strided else grad
@@ -274,20 +274,20 @@ class Expected:
 
 
 class OracleCache(Computed):
-    """Keeps what plain autograd shows of a trial, which depends on where it is run and on no target."""
+    """Stores plain autograd's results of a trial, which depend on its device and not on a target."""
 
     def references(self, materials: Materials, loss_scale: float) -> References:
-        """Return the right gradients of a trial, those that are known already among them."""
+        """Return the right gradients of a trial, including the known ones."""
         found: References = self.of(
             (trial_key(materials, loss_scale), "references"), lambda: References(materials, loss_scale, self)
         )
         return found
 
     def of_trial(self, materials: Materials, loss_scale: float, what: str, make: Callable[[], Any]) -> Any:
-        """Return what is known of a trial by the name ``what``; ``make`` makes it the first time."""
+        """Return the value named ``what`` of a trial; ``make`` creates it the first time."""
         return self.of((trial_key(materials, loss_scale), what), make)
 
 
 def trial_key(materials: Materials, loss_scale: float) -> Hashable:
-    """Return a trial with all that its values are drawn from, and the factor of its loss."""
+    """Return a trial with all sources of its values, and the factor of its loss."""
     return materials.trial, str(materials.device), str(materials.dtype), materials.seed, loss_scale

@@ -1,6 +1,6 @@
-"""Whether gradients are there for work on the caller's stream, or are still being written on another one.
+"""Checks whether gradients are available on the caller's stream, or are still being written on another one.
 
-What an engine does next, such as a send, it asks for on its current stream, and does not wait for the whole device.
+The next operation of an engine, such as a send, runs on its current stream, and does not wait for the whole device.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gradconform.trees import equal
 
 from .watches import dense, on_cpu
 
-#: What was read, by the names that findings have.
+#: The copied gradients, by the names that findings have.
 Named = tuple[Sort, str]
 
 
 @runtime_checkable
 class SeesStreams(Protocol):
-    """A log that tells whether the last call has put work on another stream than the caller's."""
+    """A log that says whether the last call ran work on another stream than the caller's."""
 
     other_streams: bool
 
@@ -42,10 +42,10 @@ class CallerReads:
                     self._read.append(((sort, name), own, own.clone()))
 
     def late(self) -> tuple[Named, ...]:
-        """Return what was not there yet, once the device was waited for; nothing is read any more then."""
+        """Return the gradients that were late, after waiting for the device; further reads are not possible."""
         read, self._read = self._read, []
         suspects = _unequal([(own, copy) for _, own, copy in read])
-        # NaN is unequal to itself: what seems to differ is compared on the CPU.
+        # NaN is unequal to itself: pairs that seem to differ are compared on the CPU.
         return tuple(
             named
             for (named, own, copy), differs in zip(read, suspects, strict=True)
@@ -54,7 +54,7 @@ class CallerReads:
 
 
 def _unequal(pairs: list[tuple[Tensor, Tensor]]) -> list[bool]:
-    """Return which pairs differ, read from the device at once; all may where it cannot compare."""
+    """Return which pairs differ, read from the device at once; all pairs if it cannot compare."""
     if not pairs:
         return []
     try:

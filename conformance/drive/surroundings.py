@@ -1,4 +1,4 @@
-"""What an action finds around it and must leave: settings of the process, and what it was handed."""
+"""State around an action that it must not change: settings of the process, and the action's arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHANGED = "changed"
 
 
 def _numpy_random() -> Any:
-    """Return NumPy's module of random numbers; None where there is no NumPy, without which torch runs."""
+    """Return NumPy's module of random numbers; None without NumPy, which torch does not need."""
     try:
         return importlib.import_module("numpy.random")
     except ImportError:
@@ -32,7 +32,7 @@ def _numpy_random() -> Any:
 
 
 def beside_torch() -> dict[str, Any]:
-    """Return what belongs to the whole process and not to torch, by name: a copy, to compare with later."""
+    """Return a copy of the process state outside torch, by name, to compare with later."""
     numpy = _numpy_random()
     return {
         "Python's random numbers": random.getstate(),
@@ -43,7 +43,7 @@ def beside_torch() -> dict[str, Any]:
 
 
 def _since(before: Mapping[str, Any]) -> dict[str, str]:
-    """Return what of ``before``, as :func:`beside_torch` gave it, has changed; variables are named, without values."""
+    """Return the changes since ``before``, a result of :func:`beside_torch`; variables are named, without values."""
     if not before:
         return {}
     now = beside_torch()
@@ -54,7 +54,7 @@ def _since(before: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Tell whether two states are equal; those of NumPy have arrays in them."""
+    """Return whether two states are equal; those of NumPy have arrays in them."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
     return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
@@ -62,7 +62,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 @contextlib.contextmanager
 def left_beside_torch(before: Mapping[str, Any]) -> Iterator[None]:
-    """Put back what :func:`beside_torch` gave, whatever was run; warning filters are left to their own context."""
+    """Restore the state of :func:`beside_torch` at the end; warning filters have their own context."""
     try:
         yield
     finally:
@@ -75,7 +75,10 @@ def left_beside_torch(before: Mapping[str, Any]) -> Iterator[None]:
 
 
 def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return what the process is set to, by name, and what has changed since ``before``, of :func:`beside_torch`."""
+    """Return the settings of the process by name, and the changes since ``before``.
+
+    ``before`` is a result of :func:`beside_torch`.
+    """
     return {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
@@ -92,13 +95,13 @@ def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType(
 def _autocast(device_type: str) -> bool | None:
     try:
         return torch.is_autocast_enabled(device_type)
-    except RuntimeError:  # lazy, for one, has no autocast
+    except RuntimeError:  # lazy, for example, has no autocast
         return None
 
 
 @contextlib.contextmanager
 def put_back(device: torch.device) -> Iterator[None]:
-    """Set the process as it was before, whatever was run in it; its grad mode is left to whoever set it."""
+    """Restore the settings of the process at the end; its grad mode is left to the code that set it."""
     before, dtype = settings(device), torch.get_default_dtype()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
@@ -108,7 +111,7 @@ def put_back(device: torch.device) -> Iterator[None]:
         if after != before:
             torch.set_default_dtype(dtype)
             use_deterministic_algorithms(mode=before["deterministic algorithms"], warn_only=warns)
-            if before["autocast"] is not None:  # the device has it
+            if before["autocast"] is not None:  # the device supports it
                 torch.set_autocast_enabled(device.type, before["autocast"])
             torch.autograd.set_detect_anomaly(before["anomaly mode"])
             torch.set_num_threads(before["the number of threads"])
@@ -117,15 +120,15 @@ def put_back(device: torch.device) -> Iterator[None]:
 
 
 class Handed:
-    """The lists and dicts of one tree that an action is handed, and what stood in them."""
+    """The lists and dicts of one tree that an action receives, and their entries."""
 
     def __init__(self, tree: Tree) -> None:
-        """Look at the tree as it is."""
+        """Store the current entries of the tree."""
         self._tree, self._entries = tree, list(leaves(tree))
 
     @property
     def stands(self) -> bool:
-        """Whether every entry is the object that it was, in the same place."""
+        """Whether every entry is still the same object in the same place."""
         now = list(leaves(self._tree))
         return len(now) == len(self._entries) and all(
             path == other and leaf is entry for (path, leaf), (other, entry) in zip(now, self._entries, strict=True)
@@ -133,9 +136,9 @@ class Handed:
 
 
 def left_on(args: Mapping[int, Iterable[Any]]) -> dict[str, bool]:
-    """Tell by name of every argument whether hooks are on it."""
+    """Return by name of every argument whether hooks are on it."""
     return {
-        f"hooks on argument {slot} of micro-batch {mb}": bool(arg._backward_hooks)  # noqa: SLF001 (torch has no other way to ask)
+        f"hooks on argument {slot} of micro-batch {mb}": bool(arg._backward_hooks)  # noqa: SLF001 (torch has no public way to read them)
         for mb, own in args.items()
         for slot, arg in enumerate(own)
         if isinstance(arg, Tensor)

@@ -1,6 +1,6 @@
-"""An earlier graph of the process, whose outputs a stage is fed, and which goes on with the input gradients.
+"""An earlier graph of the process, whose outputs a stage receives, and which continues with the input gradients.
 
-As in torch's runtime, where two stages of one process follow each other, the stage is fed leaves on the memory of the
+As in torch's runtime with two consecutive stages in one process, the stage receives leaves on the memory of the
 outputs.
 """
 
@@ -16,12 +16,12 @@ from gradconform.devices.memory import place_of
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors are equal, NaN where the other has it."""
+    """Return whether two tensors are equal, with NaN in the same places."""
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 class _PassedOn(torch.autograd.Function):
-    """Hands values on, and the gradient back; saves what it puts out, as exp and softmax do."""
+    """Passes values on, and the gradient back; saves its outputs, as exp and softmax do."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, start: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class _PassedOn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return the gradient; raise ``RuntimeError`` where what was put out is no longer there."""
+        """Return the gradient; raise ``RuntimeError`` if the saved outputs were overwritten."""
         (made,) = ctx.saved_tensors
         if (made.numel() and not place_of(made)) or not _same(made, ctx.values):
             msg = "what the earlier graph had put out was freed or written over"
@@ -55,7 +55,7 @@ class Upstream:
         self._returned: dict[int, list[Tensor | None]] = {}
 
     def args(self, mb: int, args: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the arguments of a micro-batch on the memory of outputs; what needs no gradient stays as it is."""
+        """Return the arguments of a micro-batch on the memory of outputs; those without a gradient are unchanged."""
         made = [self._passed_on(arg, slot) for slot, arg in enumerate(args)]
         self._outputs[mb] = made
         return tuple(arg if one is None else one.detach().requires_grad_() for arg, one in zip(args, made, strict=True))
@@ -70,11 +70,11 @@ class Upstream:
         return made
 
     def returned(self, mb: int, grads: Sequence[Tensor | None]) -> None:
-        """Keep the input gradients of a micro-batch as they are returned."""
+        """Store the input gradients of a micro-batch as they are returned."""
         self._returned[mb] = [grad.detach().clone() if isinstance(grad, Tensor) else None for grad in grads]
 
     def go_on(self) -> dict[str, str]:
-        """Run the graph's backward of all micro-batches that have returned; return what is wrong, by name."""
+        """Run the graph's backward of all micro-batches that have returned; return the errors, by name."""
         wrong: dict[str, str] = {}
         for mb in list(self._returned):
             for slot, (made, grad) in enumerate(zip(self._outputs.pop(mb), self._returned.pop(mb), strict=False)):

@@ -1,4 +1,4 @@
-"""What is watched beside gradients: hooks, lifetimes, state, storage."""
+"""Watches in addition to gradients: hooks, lifetimes, state, storage."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State
 
-#: What may be replaced by an equal copy: of a subclass nobody knows what else there is to it.
+#: The types that may be replaced by an equal copy: a subclass may hold more than its values.
 _PLAIN = frozenset({Tensor, nn.Parameter})
 
-_STRIDED = torch.strided  # asked of every tensor after every action
+_STRIDED = torch.strided  # read for every tensor after every action
 
 
 def copy_of(value: Any, *known: Any) -> Any:
-    """Return a detached copy of a tensor on the CPU; anything else as it is.
+    """Return a detached copy of a tensor on the CPU; anything else unchanged.
 
-    What is judged lies on the CPU: a device that is itself in question compares nothing, and evidence holds none of
-    its memory. Where the tensor is equal to one of ``known``, copies that were made before, that copy is returned: what
-    is the same object is known to be the same, and is neither held twice nor compared again.
+    Judged values are on the CPU: a device that is itself in question compares nothing, and evidence holds none of its
+    memory. If the tensor equals one of ``known``, earlier copies, that copy is returned. Then identical objects are
+    known to be equal, and are neither stored nor compared twice.
     """
     return _copy(value, value if not isinstance(value, Tensor) or value.is_cpu else on_cpu(value), known)
 
@@ -48,7 +48,7 @@ def _copy(value: Any, own: Any, known: Iterable[Any]) -> Any:
 
 
 def _all_on_cpu(values: Collection[Any]) -> list[Any]:
-    """Return values with those tensors that are on a device replaced by copies on the CPU; each device waits once."""
+    """Return values with device tensors replaced by copies on the CPU; each device waits once."""
     away: dict[torch.device, list[Tensor]] = {}
     for value in values:
         if isinstance(value, Tensor) and not value.is_cpu:
@@ -64,9 +64,9 @@ def _all_on_cpu(values: Collection[Any]) -> list[Any]:
 
 
 def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if there are as many.
+    """Return copies of ``values`` as :func:`copy_of` makes them, ``known`` one to one if the counts are equal.
 
-    ``known`` itself is returned where every value is what its copy is, and lies on the CPU.
+    ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
     if known is not None and len(known) != len(values):
         known = None
@@ -77,9 +77,9 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
 
 
 def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return copies of what is ``held`` as :func:`copy_of` makes them, ``known`` by the same names.
+    """Return copies of ``held`` as :func:`copy_of` makes them, ``known`` by the same names.
 
-    One of ``known`` itself is returned where every value is what its copy in there is, and lies on the CPU.
+    One of ``known`` itself is returned if every value equals its copy in it and is on the CPU.
     """
     earlier = [copies for copies in known if copies]
     for copies in earlier:
@@ -92,9 +92,9 @@ def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mappin
 
 
 def _is_copied(value: Any, copy: Any) -> bool:
-    """Tell whether a tensor lies on the CPU and is what its copy would be, strides too; whether the rest is the same.
+    """Return whether a CPU tensor is equal to its copy, strides included; whether any other value is the same.
 
-    The values are compared each time: a write through ``.data``, or by a kernel of somebody's own, counts no version.
+    The values are compared each time: a write through ``.data``, or by a user's kernel, counts no version.
     """
     return value is copy or (
         type(copy) is Tensor
@@ -108,7 +108,7 @@ def _is_copied(value: Any, copy: Any) -> bool:
 
 
 def _are_copied(held: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
-    """Tell whether copies have the names and order of what is ``held``, and each is what a copy would be."""
+    """Return whether copies have the names and order of ``held``, and each equals a new copy."""
     if len(held) != len(copies):
         return False
     for (name, value), (other, copy) in zip(held.items(), copies.items(), strict=True):
@@ -118,14 +118,14 @@ def _are_copied(held: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
 
 
 def on_cpu(value: Any) -> Any:
-    """Return a detached tensor on the CPU, the tensor's own memory where it lies there; anything else as it is."""
+    """Return a detached tensor on the CPU, sharing memory if it is there already; anything else unchanged."""
     if not isinstance(value, Tensor):
         return value
     return value.detach() if value.is_cpu else device_of(value.device).to_cpu(value)
 
 
 def sits_on(found: torch.device, device: torch.device) -> bool:
-    """Tell whether ``found`` is ``device``; one named without an index is any of its kind."""
+    """Return whether ``found`` is ``device``; a device without an index matches all of its kind."""
     return found.type == device.type and device.index in {None, found.index}
 
 
@@ -136,13 +136,13 @@ def dense(tensor: Tensor) -> Tensor:
 
 
 class HookWatch:
-    """Counts hooks on every parameter, or on every submodule, of a stage, and keeps the gradients they were given.
+    """Counts hooks on every parameter, or on every submodule, of a stage, and stores the gradients they received.
 
-    A stage that has hooks of its own notes in its list ``called`` which of them were.
+    A stage with its own hooks records their calls in its list ``called``.
     """
 
     def __init__(self, stage: nn.Module, *, modules: bool) -> None:
-        """Install the hooks: on modules, which puts nodes of their own into the graph, or else on parameters."""
+        """Install the hooks: on modules, which adds nodes to the graph, or else on parameters."""
         self._calls: list[HookCall] = []
         self._noted: list[str] = vars(stage).get("called", [])
         self._handles: list[Any] = []
@@ -157,12 +157,12 @@ class HookWatch:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._on_accumulate(name)))
 
     def remove(self) -> None:
-        """Take the hooks away again."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
     def take(self) -> tuple[HookCall, ...]:
-        """Return the calls since the last time."""
+        """Return the calls since the previous call."""
         noted = [HookCall("own", name, None) for name in self._noted]
         calls, self._calls[:], self._noted[:] = (*self._calls, *noted), [], []
         return calls
@@ -188,7 +188,7 @@ class HookWatch:
 
 
 class _Held:
-    """What the graph holds in place of a saved tensor, so that a weak reference tells when the graph let go."""
+    """Replaces a saved tensor in the graph, so that a weak reference shows when the graph frees it."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -197,22 +197,22 @@ class _Held:
 
 
 class LifetimeWatch:
-    """Weak references to what each micro-batch made: its outputs, what its graph saved, its arguments."""
+    """Weak references to the tensors of each micro-batch: its outputs, the graph's saved tensors, its arguments."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Create an empty watch."""
         self._outputs: dict[int, list[weakref.ref[Any]]] = {}
         self._saved: dict[int, list[weakref.ref[Any]]] = {}
         self._args: dict[int, list[weakref.ref[Any]]] = {}
 
     @contextlib.contextmanager
     def watch(self, mb: int, args: tuple[Any, ...]) -> Iterator[None]:
-        """Watch what the graph saves while micro-batch ``mb`` runs forward."""
+        """Watch the tensors that the graph saves while micro-batch ``mb`` runs forward."""
         saved = self._saved.setdefault(mb, [])
         self._args[mb] = [weakref.ref(arg) for arg in args if isinstance(arg, Tensor)]
 
         def pack(tensor: Tensor) -> _Held:
-            held = _Held(tensor.detach())  # an output held as it is would keep itself alive through its own graph
+            held = _Held(tensor.detach())  # a saved output would keep itself alive through its own graph
             saved.append(weakref.ref(held))
             return held
 
@@ -224,7 +224,7 @@ class LifetimeWatch:
         self._outputs[mb] = [weakref.ref(tensor) for tensor in tensors(outputs)]
 
     def count(self) -> dict[int, Alive]:
-        """Return what is alive of each micro-batch."""
+        """Return the counts of live tensors of each micro-batch."""
         return {
             mb: Alive(_alive(self._outputs.get(mb, [])), _alive(saved), _alive(self._args[mb]))
             for mb, saved in self._saved.items()
@@ -236,15 +236,14 @@ def _alive(references: list[weakref.ref[Any]]) -> int:
 
 
 def collections() -> int:
-    """Return how often the collector has run; it moves what it finds alive to an older generation."""
+    """Return how often the collector has run; it moves live objects to an older generation."""
     return sum(generation["collections"] for generation in gc.get_stats())
 
 
 def live_tensors(collections_before: int) -> int:
-    """Return how many tensors made since the collector was stopped are alive: garbage in cycles counts.
+    """Return how many tensors made since the collector was stopped are alive, including garbage in cycles.
 
-    What was made since then is in the youngest generation, unless somebody ran the collector by hand: then all are
-    looked at.
+    They are in the youngest generation, unless a user ran the collector by hand: then all generations are searched.
     """
     youngest = collections() == collections_before
     kinds = Counter(map(type, gc.get_objects(0) if youngest else gc.get_objects()))
@@ -262,7 +261,7 @@ def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:
 
 
 class Surroundings(NamedTuple):
-    """What stands around an action and is not its to change, by name: tensors of a stage and of its caller."""
+    """The tensors around an action that it must not change, by name: those of a stage and of its caller."""
 
     args: dict[str, Tensor]
     output_grads: dict[str, Tensor]
@@ -273,15 +272,15 @@ class Surroundings(NamedTuple):
     def of(
         cls, stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]
     ) -> Surroundings:
-        """Look at a stage, and at what its caller holds of each micro-batch."""
+        """Return the tensors of a stage, and those that its caller holds of each micro-batch."""
         return cls(_by_name(args), _by_name(output_grads), dict(stage.named_parameters()), dict(stage.named_buffers()))
 
     def state(
         self, device: torch.device, handed: Mapping[str, bool], *known: State | None, process: Mapping[str, Any]
     ) -> State:
-        """Copy all of it, with what the ``process`` is set to, and what the caller has seen of what it ``handed`` over.
+        """Return a copy of all of it, with the settings of the ``process`` and the caller's view of ``handed``.
 
-        What is as it was in one of the ``known`` states is not copied again.
+        Values that are equal in one of the ``known`` states are not copied again.
         """
         flags: Mapping[str, bool]
         flags = {name: parameter.requires_grad for name, parameter in self.params.items()}
@@ -301,7 +300,7 @@ class Surroundings(NamedTuple):
 def shared_storage(
     returned: Mapping[int, tuple[Tensor | None, ...]], param_grads: Mapping[str, Tensor | None], around: Surroundings
 ) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of names, one of them a gradient handed out or stored, whose tensors share storage."""
+    """Return the pairs of names whose tensors share storage; one of each is a returned or stored gradient."""
     sorts: tuple[tuple[str, Mapping[str, Any], bool], ...] = (
         ("input gradient", _by_name(returned), True),
         ("gradient of", param_grads, True),
@@ -324,14 +323,14 @@ def shared_storage(
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors of one storage meet in memory: views side by side in a flat buffer do not."""
+    """Return whether two tensors of one storage overlap in memory: adjacent views in a flat buffer do not."""
     start, end = _extent(one)
     begin, stop = _extent(other)
     return start < stop and begin < end and not _addresses(one).isdisjoint(_addresses(other))
 
 
 def _addresses(tensor: Tensor) -> set[int]:
-    """Return where every element of ``tensor`` begins in memory: columns of one buffer interleave and do not meet."""
+    """Return the start address of every element of ``tensor``: columns of one buffer interleave and do not overlap."""
     starts = torch.tensor(start_of(tensor))
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         starts = starts.unsqueeze(-1) + torch.arange(size) * stride * tensor.element_size()
@@ -339,6 +338,6 @@ def _addresses(tensor: Tensor) -> set[int]:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte of ``tensor`` in memory and the first one behind it."""
+    """Return the first byte of ``tensor`` in memory and the first one after it."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start_of(tensor), start_of(tensor) + (reach + 1) * tensor.element_size()

@@ -1,4 +1,4 @@
-"""Judges read evidence and yield findings; a check that finds nothing passes."""
+"""The judges: functions that read evidence and yield findings; a check without findings passes."""
 
 from .finding import Finding
 from .gradients import gradients

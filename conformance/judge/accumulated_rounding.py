@@ -1,8 +1,8 @@
-"""How far the errors of single operations of a device, each within rounding, add up in a whole trial.
+"""Measures how the errors of a device's single operations, each within rounding, add up in a whole trial.
 
 As in Monte Carlo arithmetic (Parker, Pierce and Eggert, *Monte Carlo Arithmetic*, Computing in Science & Engineering 2,
-2000): the CPU runs the trial again, and the result of each operation is changed by the error that it has on the device,
-and by its last bit: a device that fuses operations does not round in between.
+2000), the CPU runs the trial again. The result of each operation is changed by its error on the device, and by its last
+bit. The last bit is needed because a device that fuses operations does not round in between.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
 
-#: An operation, the shapes and dtypes of its results, and the how manyeth call of these it is.
+#: An operation, the shapes and dtypes of its results, and the number of the call among equal ones.
 Call = tuple[str, tuple[tuple[tuple[int, ...], torch.dtype], ...], int]
 
 #: Runs with other signs; the largest change counts.
 RUNS = 3
 
 
-#: What is never written, or different each time.
+#: Operations whose results are never written, or differ each time.
 _NOT_COMPUTED = ("empty", "new_empty", "set_", "resize_")
 
 
 def computes(func: Any) -> bool:
     """Return whether an operation gives values that are the same each time.
 
-    A view gives none of its own, nor does what neither returns nor changes a tensor.
+    A view gives no values of its own; neither does an operation that returns and changes no tensor.
     """
     if not (func._schema.returns or func._schema.is_mutable):  # noqa: SLF001 (torch has no other name for it)
         return False
@@ -45,14 +45,14 @@ def computes(func: Any) -> bool:
 
 
 class Calls:
-    """Numbers the calls of each operation, so that one on a device and one on the CPU are known as the same call."""
+    """Numbers the calls of each operation, to match a call on a device with the same call on the CPU."""
 
     def __init__(self) -> None:
-        """Count from the first call."""
+        """Create a counter that starts at the first call."""
         self._seen: Counter[Any] = Counter()
 
     def next(self, func: Any, found: Any) -> Call:
-        """Return the call of ``func`` that gave ``found``; in place or not counts as the same operation."""
+        """Return the call of ``func`` that gave ``found``; the in-place form counts as the same operation."""
         name = func.name().partition(".")[0].rstrip("_")
         kind = name, tuple((tuple(one.shape), one.dtype) for one in tensors(found))
         self._seen[kind] += 1
@@ -60,14 +60,14 @@ class Calls:
 
 
 def errors_in(found: list[Tensor], here: list[Tensor]) -> tuple[float, ...]:
-    """Return by how much each result is off at most, where both are finite numbers; 0 for what is none."""
+    """Return the largest error of each result, over the elements that are finite in both; 0 for other values."""
     return tuple(_error(got, wanted) for got, wanted in zip(found, here, strict=False))
 
 
 def relative_errors(errors: tuple[float, ...], here: list[Tensor]) -> Iterator[tuple[torch.dtype, float]]:
-    """Yield the dtype of each result that is off, and its error relative to its largest element.
+    """Yield the dtype of each result with an error, and its error relative to its largest element.
 
-    What is left of terms that cancel may be off by all of itself. So no more counts than rounding may be.
+    The remainder of cancelling terms may have a relative error of 1, so an error counts at most as much as rounding.
     """
     for error, wanted in zip(errors, here, strict=False):
         size = float(torch.nan_to_num(wanted.abs(), nan=0.0, posinf=0.0).max()) if error else 0.0
@@ -95,10 +95,10 @@ def with_errors(
     roughest: Mapping[torch.dtype, float],
     seed: int,
 ) -> Observation:
-    """Return what plain autograd shows where each result is off by its error, each element up or down.
+    """Return plain autograd's observation with each result changed by its error, each element up or down.
 
-    A call that the device does in other operations has no error of its own: it is off by the ``roughest`` relative one
-    of its dtype. ``seed`` draws which elements are changed up.
+    A call that the device runs as other operations has no measured error: it gets the ``roughest`` relative one of its
+    dtype. ``seed`` selects the elements that are changed up.
     """
     return drive(AutogradAdapter(), materials, loss_scale=loss_scale, log=_Off(errors, roughest, seed))
 
@@ -114,7 +114,7 @@ class _Off(DispatchMode):
         self._random = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, and change what it gave."""
+        """Run the operation and return its changed result."""
         del types
         found = func(*args, **(kwargs or {}))
         if computes(func):
@@ -129,5 +129,5 @@ class _Off(DispatchMode):
     def _change(self, tensor: Tensor, error: float) -> None:
         signs = torch.randint(0, 2, tensor.shape, generator=self._random, dtype=torch.int8) * 2 - 1
         last_bit = torch.finfo(tensor.dtype).eps * tensor.abs()
-        off = torch.where(tensor != 0, last_bit + error, 0.0)  # a zero is what a mask is made of
+        off = torch.where(tensor != 0, last_bit + error, 0.0)  # masks consist of zeros
         tensor.data.add_((signs * off).to(tensor.dtype))

@@ -1,4 +1,4 @@
-"""Whether a batch has the gradients of its rows, where the forward of an operation treats rows independently."""
+"""Checks that the gradients of a batch are those of its rows, if an operation's forward treats rows independently."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .finding import Finding
 from .rounding import companion, shrinks
 from .tried import LARGEST, TOO_LARGE, Tried
 
-#: Into at most so many micro-batches a batch is divided.
+#: A batch is divided into at most this many micro-batches.
 _PARTS = 3
 
-#: What differs from rounding by less on a device without a wider dtype says nothing.
+#: A smaller excess over rounding is not a finding on a device without a wider dtype.
 _LITTLE = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Gradients:
-    """The gradient of each leaf that needs one, by its name: of the whole batch, and of its rows put together.
+    """The gradient of each leaf that needs one, by its name: of the whole batch, and of its rows combined.
 
-    ``size`` are the largest partial sums of the micro-batches.
+    ``size`` has the largest partial sums of the micro-batches.
     """
 
     name: str
@@ -42,11 +42,11 @@ class _Gradients:
 
 
 def additivity_of(materials: Materials) -> Tried:
-    """Compare the gradients of a sample's batch with those of its rows in several micro-batches.
+    """Return the comparison of a sample's batch gradients with those of its rows in several micro-batches.
 
     The sample is the first stage of the trial of ``materials``. Arguments that have rows are divided. Each micro-batch
-    is filled up with its own rows, whose output gradients are 0 there; gradients of what is not divided add up.
-    Raises :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
+    is filled up with its own rows, whose output gradients are set to 0. Gradients of undivided arguments add up. Raises
+    :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
     """
     alone, name = OperationAlone(materials), materials.trial.stages[0].name
     if alone.size > LARGEST:
@@ -73,10 +73,10 @@ def _whole(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor
 
 
 def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
-    """Return which leaves have rows, by number, so that each row of the outputs depends on one row of each.
+    """Return the numbers of the leaves that have rows, if each output row depends on one row of each leaf.
 
-    That is found by values in float64 on the CPU, where no rounding hides what other rows add: outputs of the batch are
-    those of its micro-batches. None if it is so for no choice.
+    The outputs of the batch must be those of its micro-batches. This is tested by values in float64 on the CPU, where
+    no rounding hides the effect of other rows. None if no choice of leaves passes.
     """
     try:
         stage, leaves = alone.in_dtype(torch.float64)
@@ -84,7 +84,7 @@ def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
     except (OperationError, RuntimeError, TypeError):
         return None
     rows = {one.shape[0] if one.dim() else 0 for one in outputs}
-    if len(rows) != 1 or min(rows) < 2:  # noqa: PLR2004 (one row is no batch)
+    if len(rows) != 1 or min(rows) < 2:  # noqa: PLR2004 (one row is not a batch)
         return None
     for choice in _choices(leaves[: alone.arguments], *rows):
         if _independent(alone, stage, leaves, outputs, choice):
@@ -93,7 +93,7 @@ def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
 
 
 def _choices(args: Sequence[Tensor], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield which arguments may have rows: all with so many, those like the first of them, or that one alone."""
+    """Yield the arguments that may have rows: all of ``count`` rows, those like the first, or the first alone."""
     able = [at for at, one in enumerate(args) if one.layout is torch.strided and one.dim() and len(one) == count]
     if able:
         alike = tuple(at for at in able if args[at].dim() == args[able[0]].dim())
@@ -142,9 +142,9 @@ def _slices(count: int) -> Iterator[slice]:
 
 
 def _filled(leaves: Sequence[Tensor], divided: Sequence[int], rows: slice) -> list[Tensor]:
-    """Return the leaves of a micro-batch: of what is divided only ``rows``, copied to fill all others.
+    """Return the leaves of a micro-batch: divided leaves hold only ``rows``, copied to fill all other rows.
 
-    The shapes stay, since kernels that are told a size do not check it, and would read past a smaller tensor.
+    The shapes stay the same, because kernels that receive a size do not check it, and would read past a smaller tensor.
     """
     found = list(leaves)
     for at in divided:
@@ -187,25 +187,25 @@ def _gradients(
 
 
 def _judged(one: _Gradients) -> Judgement | None:
-    """Return how far the gradients are apart, None if that is within the rule or not finite in both."""
+    """Return the judgement of the gradients' difference, None if it is within the rule or not finite in both."""
     judged = judge(one.parts, one.whole, widen(one.whole), one.size, factor=FAR)
     finite = torch.equal(torch.isfinite(one.parts.abs()), torch.isfinite(one.whole.abs()))
     return None if judged.passed and finite else judged
 
 
 def _rounds(alone: OperationAlone, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
-    """Return whether a difference is rounding: smaller, as eps is, in another dtype."""
+    """Return whether a difference is rounding: in another dtype it changes as eps does."""
     dtype = one.whole.dtype.to_real() if one.whole.is_complex() else one.whole.dtype
     other = companion(dtype)
     try:
         stage, leaves = alone.in_dtype(other)
         again = {wide.name: wide for wide in _gradients(alone, stage, leaves, divided)}
-    except (OperationError, RuntimeError, TypeError):  # no such dtype on the device, or none for the operation
+    except (OperationError, RuntimeError, TypeError):  # the device, or the operation, has no such dtype
         return judged.headroom <= _LITTLE
     if one.name not in again:
         return False
     wide = again[one.name]
-    if other is torch.float64 and _judged(wide) is None:  # what overflows in 16 bits has another sum in another order
+    if other is torch.float64 and _judged(wide) is None:  # 16-bit sums that overflow differ with their order
         return True
     apart = (wide.parts - wide.whole).abs()
     return shrinks(judged.error, float(apart.max()) if apart.numel() else 0.0, dtype, other)

@@ -1,4 +1,4 @@
-"""Judges the mean error over many draws of one trial: a bias, or a spread wider than rounding, that no tensor shows."""
+"""Judges the mean error over many draws of one trial: finds bias and spread that no single tensor shows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .finding import BIT_EQUAL, Finding, Judged, Measured, findings_in
 from .pooled import Pooled
 from .values import same_bits
 
-#: What all parameter gradients of a draw are called, taken together.
+#: The name of all parameter gradients of a draw together.
 TOGETHER = "all parameter gradients"
 
-#: A gradient: what sort of tensor, its name, what came, what plain autograd gave, and that of reference64 if any.
+#: A gradient: the sort of tensor, its name, the implementation's value, plain autograd's, and reference64's if any.
 _Compared = tuple[Sort, str, Tensor, Tensor, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one draw showed: the errors of every gradient that is not plain autograd's bit by bit."""
+    """The errors of one draw: those of every gradient that is not bit-equal to plain autograd's."""
 
     dtype: torch.dtype
     errors: tuple[tuple[Sort, str, Errors], ...]
@@ -46,7 +46,7 @@ def read(evidence: Evidence) -> Draw:
 
 
 def _compared(evidence: Evidence) -> Iterator[_Compared]:
-    """Yield the gradients that are not bit-equal to plain autograd's, those of parameters as they are in the end."""
+    """Yield the gradients that are not bit-equal to plain autograd's; parameter gradients as after the last action."""
     exact = _is_exact(evidence.materials.dtype)
     for step in evidence.observation.steps:
         wanted, stage, mb = evidence.oracle_step(step), step.action.stage, step.action.mb
@@ -61,12 +61,12 @@ def _compared(evidence: Evidence) -> Iterator[_Compared]:
 
 
 def _is_exact(dtype: torch.dtype) -> bool:
-    """Tell whether plain autograd in a dtype is its own reference."""
+    """Return whether plain autograd in a dtype is its own reference."""
     return dtype == torch.float64
 
 
 def _differing(got: Tensor | None, oracle: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Return both where they are dense tensors of real numbers, of one shape, and not bit-equal."""
+    """Return both if they are dense tensors of real numbers, of one shape, and not bit-equal."""
     if not isinstance(got, Tensor) or not isinstance(oracle, Tensor) or not oracle.is_floating_point():
         return None
     dense = got.layout is oracle.layout is torch.strided
@@ -74,9 +74,10 @@ def _differing(got: Tensor | None, oracle: Tensor | None) -> tuple[Tensor, Tenso
 
 
 def judge(draws: Sequence[Draw]) -> Judged:
-    """Yield every gradient that is off by a factor, or further than rounding brings it, in the mean over the draws.
+    """Yield every gradient whose mean error over the draws is a bias or is wider than rounding.
 
-    What shows in no single parameter may show in all together; where one shows it, that is told alone.
+    Parameters that show no error alone may show one together. If a single parameter shows it, only that one is
+    reported.
     """
     series = in_series(draw.errors for draw in draws)
     together = series.pop(("thing", TOGETHER), None)
@@ -97,7 +98,7 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
             f"the mean error {over} is {error:+.3g} of its value, bound {bound:.3g}; each error alone is in its bound"
         )
         yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
-    if _is_exact(dtype):  # how far plain autograd errs is not known there; what cancels errs by any part of its value
+    if _is_exact(dtype):  # plain autograd's own error is unknown there; cancelling terms have any relative error
         return
     error, bound, headroom = judge_spread(len(draws), errors, dtype)
     yield Measured(headroom)
@@ -106,5 +107,5 @@ def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Seque
         yield Finding("mismatch", where, "", text, error, bound, headroom, sort=sort)
 
 
-#: The rule of the mean, over the trials of a check that differ in their draw alone.
+#: The rule of the mean, over the trials of a check that differ only in their draw.
 BIAS = Pooled(read, judge, lambda draws, planned: settled(planned, sum(not draw.errors for draw in draws)))

@@ -1,4 +1,4 @@
-"""Judges a chain of stages: against plain autograd stage by stage, and against one backward of the whole model."""
+"""Judges a chain of stages: against plain autograd per stage, and against one backward of the whole model."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from gradconform.trial.program import parse
 from .finding import Finding, Judged, Measured, by_numeric_rule, findings_in
 from .gradients import SoFar, gradients, of_step
 
-#: The gradients of the parameters of a stage, summed over the micro-batches so far.
+#: The gradients of a stage's parameters, summed over the micro-batches so far.
 Sums = dict[str, Tensor | None]
 
 
 @by_numeric_rule
 def chained(evidence: Evidence) -> Judged:
-    """Yield what is not as in the same chain under plain autograd, or not as in one backward of the whole model.
+    """Yield values that differ from the same chain under plain autograd, or from one backward of the whole model.
 
-    What is wrong only because a stage was handed something wrong is left out.
+    A value that is wrong only because its stage received a wrong input is skipped.
     """
     judged = list(gradients(evidence))
-    if not findings_in(judged) and not evidence.mistaken:  # the whole model has no actions to make a mistake in
+    if not findings_in(judged) and not evidence.mistaken:  # the whole model has no actions in which to make a mistake
         judged += whole_model(evidence)
     yield from origins(judged)
 
 
 def origins(judged: Iterable[Finding | Measured]) -> Judged:
-    """Yield what was judged in order without the findings that follow from others.
+    """Yield the ordered findings, without those that follow from others.
 
-    Behind a wrong output nothing can be right; a wrong gradient that was handed on spoils the stages before.
+    After a wrong output nothing can be right, and a wrong gradient that is passed on spoils the stages before.
     """
     spoiled, ending = 0, None
     for finding in judged:
@@ -51,9 +51,10 @@ def origins(judged: Iterable[Finding | Measured]) -> Judged:
 
 
 def whole_model(evidence: Evidence) -> Judged:
-    """Yield outputs, losses and gradients that one plain forward and backward of the whole model does not give.
+    """Yield outputs, losses and gradients that differ from one plain forward and backward of the whole model.
 
-    It is run per micro-batch, in the trial's dtype; parameter gradients are summed in the order of the program.
+    The whole model runs per micro-batch, in the trial's dtype; parameter gradients are summed in the order of the
+    program.
     """
     sums: dict[int, Sums] = {}
     so_far = SoFar()
@@ -62,7 +63,7 @@ def whole_model(evidence: Evidence) -> Judged:
 
 
 def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
-    """Return the step with the values that the whole model gives in it."""
+    """Return the step with the whole model's values."""
     action = step.action
     own = sums.get(action.stage, {})
     if action.kind == "finish":

@@ -1,4 +1,4 @@
-"""How much less precise than IEEE a trial is on a device: by its numeric profile, and by what its operations show."""
+"""Computes how much less precise than IEEE a device is in a trial, from its numeric profile and its operations."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import torch
 from gradconform.devices.numeric_profile import CALLS, FLOAT32_BITS, FLOAT64_BITS, NumericProfile
 from gradconform.tolerance import Room, rooms_of
 
-#: An imprecise operation errs by no more eps than this in float32, or in 16 bits; a format of fewer bits does.
+#: An imprecise operation errs by at most this many eps in float32 or in 16 bits; a format of fewer bits errs more.
 _MOST_EPS, _MOST_EPS_IN_16_BITS = 512.0, 8.0
 
-#: Scalar arguments that are rounded to float32 explain an error in float64 of no more eps: 8 eps of float32.
+#: An error in float64 of at most this many eps is explained by scalar arguments that are rounded to float32: 8 eps of
+#: float32.
 MOST_EPS_OF_SCALARS = 8.0 * 2.0 ** (FLOAT64_BITS - FLOAT32_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imprecise:
-    """An operation that errs by ``eps`` times eps of ``dtype`` and scale, for a reason that is known.
+    """An operation that errs by ``eps`` times eps of ``dtype`` and scale, for a known reason.
 
-    A wider dtype has no such error; or, in float64, the device rounds scalar arguments to float32.
+    Either a wider dtype has no such error, or, in float64, the device rounds scalar arguments to float32.
     """
 
     operation: str
@@ -32,7 +33,7 @@ class Imprecise:
 
 
 def most_eps(dtype: torch.dtype) -> float:
-    """Return by how many eps an imprecise operation may err; 0 where no wider dtype could show that it is no worse."""
+    """Return the largest error of an imprecise operation in eps; 0 if no wider dtype can show that it is not wrong."""
     real = dtype.to_real() if dtype.is_complex else dtype
     if real is torch.float64 or not real.is_floating_point:
         return 0.0
@@ -64,6 +65,6 @@ def room_in(profile: NumericProfile | None, operations: Iterable[str]) -> Room:
 
 @contextmanager
 def judged_with(room: Room) -> Iterator[None]:
-    """Judge float32 with this much more room meanwhile."""
+    """Judge float32 with this additional allowed error within the context."""
     with rooms_of({"float32": room}):
         yield

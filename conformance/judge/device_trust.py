@@ -1,7 +1,7 @@
-"""Whether a device can be trusted with a trial: what plain autograd shows there, judged before any implementation is.
+"""Decides whether a device can be trusted with a trial, by judging plain autograd there before any implementation.
 
-On the CPU plain autograd is what it is. Any other device is a third party: where it cannot do a trial nothing can be
-judged, and where it gives wrong gradients it is the device that is wrong, whatever an implementation makes of them.
+On the CPU plain autograd is the reference. Any other device is a third party. If it cannot do a trial, nothing can be
+judged. If it gives wrong gradients, the device is wrong, whatever an implementation makes of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .slopes import another_backward
 from .values import same_bits
 from .wrong_operation import Operations, operations_of
 
-#: What is wrong with a device, in one sentence, and the first wrong tensor.
+#: The fault of a device in one sentence, and the first wrong tensor.
 Verdict = tuple[str, tuple[Finding, ...]]
 
 _CLAIMS = Capabilities.from_mapping(AutogradAdapter.capabilities)
@@ -49,16 +49,16 @@ class DeviceFaultError(Exception):
 
 
 class DeviceTrust:
-    """Shows what the oracle does once its device is known to be right about it; raises :class:`DeviceFaultError`."""
+    """Observations of the oracle on a device that computes them correctly; else :class:`DeviceFaultError` is raised."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self._device = oracle, oracle.device
         self._long_sums: dict[torch.dtype, Verdict | None] = {}
 
     def observe(self, references: References) -> tuple[Observation, Mapping[str, float]]:
-        """Return what plain autograd shows, and by how many eps which operations err that are imprecise, not wrong.
+        """Return plain autograd's observation, and the error in eps of each operation that is imprecise but not wrong.
 
-        Raises as :meth:`gradconform.drive.oracle.Oracle.observe` does, too.
+        Raises also as :meth:`gradconform.drive.oracle.Oracle.observe` does.
         """
         found = self._oracle.observe(references)
         if self._oracle.trusted:
@@ -74,7 +74,7 @@ class DeviceTrust:
         return found, {one.operation: one.eps for one in imprecise}
 
     def _log_matters(self, references: References, found: Observation) -> bool:
-        """Return whether the log of operations changes what the device computes, and the same way each time."""
+        """Return whether the log of operations changes the device's results, and in the same way each time."""
         if found.executed is None:
             return False
         plain = self._oracle.observe_unlogged(references)
@@ -85,9 +85,10 @@ class DeviceTrust:
     def observe_again(
         self, references: References, first: Observation, *, anew: bool = False
     ) -> tuple[Observation, dict[int, float]]:
-        """Return what another run shows, after the implementation's, and how far it is from the first.
+        """Return the observation of a later run, and its largest difference from the first, per tensor.
 
-        The device has to be right still. ``anew`` takes none that is known. Raises as :meth:`observe` does.
+        The run follows the implementation's, and the device must still be right. ``anew`` uses no stored observation.
+        Raises as :meth:`observe` does.
         """
         found = self._oracle.observe_again(references, first, anew=anew)
         spread = {} if self._oracle.trusted else spread_of(first, found)
@@ -97,14 +98,14 @@ class DeviceTrust:
         return found, spread
 
     def _hold_against_the_cpu(self, references: References, found: Observation, what: str) -> tuple[Imprecise, ...]:
-        """Return the operations that are imprecise; raise :class:`DeviceFaultError` where one is wrong."""
+        """Return the operations that are imprecise; raise :class:`DeviceFaultError` if one is wrong."""
         verdict, imprecise = self._oracle.known(references, what, lambda: self._verdict(references, found))
         if verdict is not None:
             raise DeviceFaultError(*verdict)
         return tuple(imprecise)
 
     def _hold_against_the_first(self, references: References, first: Observation, found: Observation) -> None:
-        """Raise :class:`DeviceFaultError` where two runs from one seed drew other random numbers."""
+        """Raise :class:`DeviceFaultError` if two runs from one seed drew different random numbers."""
         evidence = self._evidence(references, found, first)
         faults = tuple(findings_in(gradients(evidence))) if evidence.draws else ()
         if faults:
@@ -125,7 +126,7 @@ class DeviceTrust:
         return f"{operation} is wrong on {self._place(dtype)}", (finding,)
 
     def _verdict(self, references: References, found: Observation) -> tuple[Verdict | None, tuple[Imprecise, ...]]:
-        """Return what is wrong with the device, and what is imprecise there where nothing is."""
+        """Return the device's fault if any, else its imprecise operations."""
         with denormals_as(device_of(self._device).flushes_denormals):
             here = self._oracle.observe_on_cpu(references)
         if here.raised is not None:
@@ -153,7 +154,7 @@ class DeviceTrust:
         return self._drawn(references) if evidence.draws else None, imprecise
 
     def _accumulated(self, references: References, here: Observation, operations: Operations) -> dict[int, float]:
-        """Return how far the CPU's tensors are off where each operation has the error that it has on the device."""
+        """Return the errors of the CPU's tensors if each operation has its error on the device."""
         materials, found = replaced(references.materials, torch.device("cpu")), dict[int, float]()
         for seed in range(RUNS):
             with denormals_as(device_of(self._device).flushes_denormals):
@@ -163,9 +164,10 @@ class DeviceTrust:
         return found
 
     def _drawn(self, references: References) -> Verdict | None:
-        """Return what is wrong with an operation of a stage that draws, which as a whole cannot be held against others.
+        """Return the fault of an operation in a stage that draws random numbers.
 
-        What is drawn is another draw; what is made of it is the CPU's, and its backward is that of its forward.
+        The device draws different numbers, so the stage's results cannot be compared as a whole. The other operations
+        must match the CPU's, and the backward its forward.
         """
         materials = references.materials
         culprit = operations_of(references, twice=True).wrong
@@ -199,7 +201,7 @@ def _accuses(operations: Operations) -> bool:
 
 
 def _in_the_dtypes_of(here: Observation, found: Observation) -> Observation:
-    """Return what was found with the outputs in the dtypes that they have here."""
+    """Return the observation ``found`` with its outputs in the dtypes of ``here``."""
     steps = [
         replace(step, outputs=tuple(map(_cast, step.outputs, known.outputs)))
         if step.outputs is not None and known.outputs is not None and len(step.outputs) == len(known.outputs)
@@ -215,10 +217,10 @@ def _cast(got: Any, known: Any) -> Any:
 
 
 def device_faults(evidence: Evidence) -> Judged:
-    """Yield what plain autograd gives on the device and cannot be rounding.
+    """Yield the values of plain autograd on the device whose errors cannot be rounding.
 
-    ``evidence`` has the device's runs of plain autograd as observations, and the CPU's as the oracle. Where the stage
-    draws random numbers, the device draws others, and only where its tensors sit is judged.
+    ``evidence`` has the device's runs of plain autograd as observations, and the CPU's as the oracle. If the stage
+    draws random numbers, the device draws different ones, and only the devices of its tensors are judged.
     """
     for observation in evidence.observations:
         for step in observation.steps:
@@ -234,7 +236,7 @@ def device_faults(evidence: Evidence) -> Judged:
                 yield error_in(seen.action, seen.raised, beside="on the CPU it does not")
 
 
-#: As many ones add up to 256 in bfloat16, and to 2048 in float16, where every partial sum is rounded to the dtype.
+#: The ones add up to 256 in bfloat16, and to 2048 in float16, if every partial sum is rounded to the dtype.
 _LENGTH = 4096
 
 _SUMS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -244,15 +246,15 @@ _SUMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def long_sum_fault(device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
-    """Return the operation that adds many ones up wrong on ``device``, and what it gave; None where none does.
+    """Return the operation that adds many ones up wrong on ``device``, and its result; None if none does.
 
-    An operation that the device does not have adds nothing wrong.
+    An operation that the device does not support is not wrong.
     """
     for name, add in _SUMS.items():
         ones = torch.ones(_LENGTH, dtype=dtype)
         try:
             got = device_of(device).to_cpu(add(ones.to(device)))
-        except (RuntimeError, TypeError):  # it is told where a check asks for it
+        except (RuntimeError, TypeError):  # a check that needs it reports it
             continue
         wanted = add(ones)
         if not judge(got, wanted, add(ones.double()), Partials(), factor=FAR).passed:
@@ -261,7 +263,7 @@ def long_sum_fault(device: torch.device, dtype: torch.dtype) -> tuple[str, str] 
 
 
 def spread_of(one: Observation, other: Observation) -> dict[int, float]:
-    """Return the largest difference per tensor of ``one``, by its id; what has the same bits in both is left out."""
+    """Return the largest difference per tensor of ``one``, by its id; bit-equal tensors are skipped."""
     found: dict[int, float] = {}
     for first, second in zip(one.steps, other.steps, strict=False):
         for a, b in zip(_values(first), _values(second), strict=False):
@@ -273,7 +275,7 @@ def spread_of(one: Observation, other: Observation) -> dict[int, float]:
 
 
 def agree(one: Observation, other: Observation) -> bool:
-    """Tell whether two runs went to the end and each tensor of ``one`` has the same bits in ``other``."""
+    """Return whether two runs finished and each tensor of ``one`` has the same bits in ``other``."""
     if one.raised is not None or other.raised is not None or len(one.steps) != len(other.steps):
         return False
     return all(

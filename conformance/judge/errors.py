@@ -1,4 +1,4 @@
-"""Judges micro-batches whose backward raises: who hears of it, what it leaves, and whether the next ones are right."""
+"""Judges micro-batches whose backward raises: whether the error surfaces, what remains, and later gradients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Grads = Mapping[str, Tensor | None]
 
 
 def surfaces(evidence: Evidence) -> Iterator[Finding]:
-    """Yield every micro-batch of which neither B, nor I or W, raised what was raised in its backward.
+    """Yield every micro-batch for which neither B, nor I or W, raised the error of its backward.
 
-    What is raised is it, or was raised from it or while it was handled, so that a traceback shows it.
+    An error counts if it is the same one, or was raised from it or while it was handled, so that a traceback shows it.
     """
     for step in evidence.oracle.steps:
         if not _raises(evidence, step) or step.raised is None:
@@ -40,9 +40,9 @@ def surfaces(evidence: Evidence) -> Iterator[Finding]:
 
 @by_numeric_rule
 def left_whole(evidence: Evidence) -> Judged:
-    """Yield parameter gradients that stand, after an action that raised, neither as before nor with all that it adds.
+    """Yield parameter gradients that, after an action that raised, are neither unchanged nor complete.
 
-    Which of them autograd had reached when it stopped is a matter of its order, and of how a backward is split.
+    Which of them autograd had reached when it stopped depends on its order, and on how a backward is split.
     """
     before: dict[int, Grads] = {}
     for step in evidence.observation.steps:
@@ -60,7 +60,7 @@ def left_whole(evidence: Evidence) -> Judged:
 
 @by_numeric_rule
 def right_afterwards(evidence: Evidence) -> Judged:
-    """Yield what is wrong in other micro-batches than those that raise: each adds its own to whatever stood."""
+    """Yield wrong gradients of micro-batches that do not raise: each adds its own to the existing gradients."""
     before: dict[int, Grads] = {}
     told: set[str] = set()
     for step in evidence.observation.steps:
@@ -79,7 +79,7 @@ def right_afterwards(evidence: Evidence) -> Judged:
 
 
 def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) -> Judged:
-    """Hold what stands after an action against what stood before it and what its micro-batch adds."""
+    """Yield gradients after an action that differ from those before it plus its micro-batch's own."""
     adds = step.action.kind in {"B", "W"}
     lane, mb, until = step.action.stage, step.action.mb, step.position + 1
     own = evidence.references.of(lane, mb, wide=False, before=until).params if adds else {}
@@ -92,7 +92,7 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
         terms = partial(_terms, evidence, step, name) if adds else None
         expected = _sum(stood, own.get(name))
         reference: Reference | None = _sum_of(stood, wide.get(name), terms)
-        if evidence.mistaken:  # what it adds is no gradient, so what stood before says nothing
+        if evidence.mistaken:  # a mistake adds no gradient, so the values before it say nothing
             expected, reference = plain, None
         unchanged = step.raised is not None and same(before.get(name), grad)
         explain = partial(_raised, step) if unchanged else None
@@ -123,7 +123,7 @@ def _sum(stood: Tensor | None, added: Tensor | None) -> Tensor | None:
 
 
 def _raises(evidence: Evidence, step: Step) -> bool:
-    """Tell whether an action is one of a micro-batch whose backward raises, and may do so."""
+    """Return whether an action belongs to a micro-batch whose backward raises, and may raise."""
     return step.action.misuse and step.action.mb in evidence.trial.raising
 
 

@@ -1,4 +1,4 @@
-"""What a judge yields: findings, one thing each that was seen and must not be, and how near values came."""
+"""The results of a judge: findings, one per difference, and the error/bound ratio of each tensor."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _Judge = TypeVar("_Judge")
 
 
 class RefusedError(UnsupportedError):
-    """What a check rests on was refused, or is not there: a claim not met, or well where it is not claimed."""
+    """A prerequisite of a check was refused or is missing: a wrong claim, or valid if it is not claimed."""
 
 
 def by_numeric_rule(judge: _Judge) -> _Judge:
-    """Mark a judge that holds values against those of plain autograd: its explanation tells the numeric rule."""
+    """Mark a judge that compares values with plain autograd's: its explanation shows the numeric rule."""
     vars(judge)["by_numeric_rule"] = True
     return judge
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How near one tensor came: its ``headroom``, the ratio of error to bound; 0 is bit-equal with plain autograd."""
+    """The error/bound ratio of one tensor, ``headroom``; 0 is bit-equal to plain autograd."""
 
     headroom: float
 
@@ -44,12 +44,12 @@ BIT_EQUAL = Measured(0.0)
 class Finding:
     """One difference from plain autograd.
 
-    ``where`` names the tensor by path (``layers.0.weight``, ``input 1``), and ``sort`` says what sort of tensor that
-    is: a ``parameter gradient``, an ``input gradient`` ...; of a ``thing`` (``the session``, ``the loss``) ``where``
-    says all. ``action`` is the first wrong action;
-    ``error`` and ``bound`` are absolute, in the unit of the gradient; ``headroom`` is their ratio. ``cause`` is what
-    the diagnosis found, if anything; ``raised`` what an action raised that plain autograd does without. ``needs`` are
-    the values of a planned row, by dimension, without which the row does not show it; None where nobody has looked.
+    ``where`` names the tensor by path (``layers.0.weight``, ``input 1``), and ``sort`` says what sort of tensor it is:
+    a ``parameter gradient``, an ``input gradient`` ... For a ``thing`` (``the session``, ``the loss``) ``where`` says
+    all. ``action`` is the first wrong action; ``error`` and ``bound`` are absolute, in the unit of the gradient;
+    ``headroom`` is their ratio. ``cause`` is the result of the diagnosis, if any; ``raised`` is an error of an action
+    that plain autograd does not raise. ``needs`` has the values of a planned row, by dimension, without which the row
+    passes; None if nobody has examined them.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class Finding:
         return finding_line(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON values, with numbers that JSON knows."""
+        """Return the JSON values, with numbers that JSON can represent."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         numbers = {name: finite(values[name]) for name in ("error", "bound", "headroom")}
         raised = None if self.raised is None else str(self.raised)
@@ -80,15 +80,15 @@ Judged = Iterator[Finding | Measured]
 
 
 def findings_in(judged: Iterable[Finding | Measured]) -> list[Finding]:
-    """Return what is wrong."""
+    """Return the findings."""
     return [seen for seen in judged if isinstance(seen, Finding)]
 
 
 def headrooms_in(judged: Iterable[Finding | Measured]) -> list[float]:
-    """Return how near the values came, in the order in which they were compared."""
+    """Return the error/bound ratios, in the order of comparison."""
     return [seen.headroom for seen in judged if isinstance(seen, Measured)]
 
 
 def error_in(action: object, raised: Raised | None, *, beside: str = "plain autograd does not") -> Finding:
-    """Return the finding on an action that raised; ``beside`` says of what it is held against that it did not."""
+    """Return the finding on an action that raised; ``beside`` names the reference that did not."""
     return Finding("error", "the action", str(action), f"raised {raised}; {beside}", raised=raised)

@@ -1,4 +1,4 @@
-"""Whether the gradient of an operation is the slope of its forward: ``torch.autograd.gradcheck`` in float64."""
+"""Checks that the gradient of an operation is the slope of its forward: ``torch.autograd.gradcheck`` in float64."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .finding import Finding
 from .kernel_call import REFUSALS
 from .tried import LARGEST, TOO_LARGE, Tried
 
-#: How many draws of a sample have to fail: one draw may lie at a kink, where a slope is none.
+#: How many draws of a sample must fail: one draw may be at a kink, which has no slope.
 _DRAWS = 3
-#: The step of gradcheck and its absolute bound, and how many roundings of an output a difference may be off by.
+#: The step of gradcheck, its absolute bound, and the error that a difference may have, in roundings of an output.
 _STEP, _ATOL, _ROUNDINGS = 1e-6, 1e-5, 8.0
 _WIDE = {torch.float64, torch.complex128}
 _MISMATCH = re.compile(r"^(Jacobian mismatch for output \d+ with respect to input (\d+)),", re.DOTALL)
@@ -32,10 +32,11 @@ _NUMBERS = re.compile(r"numerical:\s*(.+?)\s*analytical:\s*(.+?)(?:\n\n|$)", re.
 
 
 def slopes_of(materials: Materials) -> Tried:
-    """Compare the gradients of a sample with finite differences of its forward.
+    """Return the comparison of a sample's gradients with finite differences of its forward.
 
-    The sample is the first stage of the trial of ``materials``, which is in float64. What torch's own tests mark as
-    failing is not tried. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation raises.
+    The sample is the first stage of the trial of ``materials``, which is in float64. Samples that torch's own tests
+    mark as failing are skipped. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation
+    raises.
     """
     alone, name = OperationAlone(materials), materials.trial.stages[0].name
     entry = entries()[alone.stage().entry]
@@ -46,7 +47,7 @@ def slopes_of(materials: Materials) -> Tried:
     for draw in range(_DRAWS):
         try:
             wrong = _wrong(alone, entry, draw)
-        except REFUSALS as error:  # in a backward of gradcheck's
+        except REFUSALS as error:  # in a backward that gradcheck runs
             raise OperationError from error
         if wrong is None:
             return Tried(compared=1, tried=frozenset([name]))
@@ -56,7 +57,7 @@ def slopes_of(materials: Materials) -> Tried:
 
 
 def _why_not(entry: Entry, alone: OperationAlone, device_type: str) -> str | None:
-    """Return why a sample is not tried, None if it is."""
+    """Return why a sample is not tried, None if it is tried."""
     marked = entry.marked_failing(device_type, torch.float64)
     if marked is not None:
         return f"marked as failing by torch's own test: {marked}"
@@ -73,12 +74,12 @@ def _why_not(entry: Entry, alone: OperationAlone, device_type: str) -> str | Non
 
 
 def _wrong(alone: OperationAlone, entry: Entry, draw: int) -> GradcheckError | None:
-    """Return what gradcheck raises of one draw, None if it raises nothing; raises what the operation raises."""
+    """Return the error that gradcheck raises for one draw, or None; raise the operation's own error."""
     stage = alone.stage()
     leaves = alone.leaves_of(stage, draw)
     needed = tuple(one for one in leaves if one.requires_grad)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an input that another one shares memory with
+        warnings.simplefilter("ignore")  # about an input that shares memory with another one
         try:
             torch.autograd.gradcheck(
                 partial(_outputs, alone, stage, leaves),
@@ -95,13 +96,13 @@ def _wrong(alone: OperationAlone, entry: Entry, draw: int) -> GradcheckError | N
 
 
 def _room(outputs: Sequence[Tensor]) -> float:
-    """Return how far a finite difference may be off: by gradcheck's own bound, or the rounding of large outputs."""
+    """Return the largest error of a finite difference: gradcheck's own bound, or the rounding of large outputs."""
     sizes = [float(torch.nan_to_num(one.detach().abs(), posinf=0.0).max()) for one in outputs if one.numel()]
     return max(_ATOL, _ROUNDINGS * torch.finfo(torch.float64).eps * max(sizes, default=0.0) / _STEP)
 
 
 def _outputs(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor], *changed: Tensor) -> Any:
-    """Return the outputs that need a gradient; gradcheck changes the leaves in place, and hands on copies at times."""
+    """Return the outputs that need a gradient; gradcheck changes the leaves in place, and sometimes passes copies."""
     left = iter(changed)
     given = [next(left) if one.requires_grad else one for one in leaves]
     return tuple(one for one in alone.outputs_for(stage, given) if one.requires_grad)

@@ -29,10 +29,10 @@ Grads = Mapping[str, Tensor | None]
 
 @dataclass(slots=True)
 class SoFar:
-    """What was judged of one run so far.
+    """The tensors of one run that were judged so far.
 
-    ``pairs`` has the gradients, got and expected, that were judged last, by stage and parameter, ``whole`` all of a
-    stage's; ``told`` the tensors that were found wrong, by stage and name.
+    ``pairs`` has the gradients, got and expected, that were judged last, by stage and parameter. ``whole`` has all of a
+    stage's. ``told`` has the tensors that were found wrong, by stage and name.
     """
 
     pairs: dict[tuple[int, str], tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
@@ -42,16 +42,16 @@ class SoFar:
 
 @by_numeric_rule
 def gradients(evidence: Evidence, *, lane: int | None = None) -> Judged:
-    """Yield every tensor that is not what plain autograd gives, each at the first action after which it is wrong.
+    """Yield every tensor that differs from plain autograd's, each at the first action after which it is wrong.
 
-    All repeats of the trial are judged; the first that shows something wrong is told. ``lane`` narrows to one stage.
+    All repeats of the trial are judged; the first that shows a difference is reported. ``lane`` selects one stage.
     """
     for observation in evidence.observations:
         wrong = False
         for seen in _of_one_run(evidence, observation, lane):
             yield seen
             wrong = wrong or isinstance(seen, Finding)
-            if wrong and not evidence.diagnose:  # where nobody asks for causes, one finding is enough to fail a check
+            if wrong and not evidence.diagnose:  # if no causes are wanted, one finding is enough to fail a check
                 return
         if wrong:
             return
@@ -72,7 +72,7 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
 
 
 def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
-    """Hold the values of a step against those of another; leave out tensors that were told before."""
+    """Yield the values of a step that differ from those of another; tensors that were reported before are skipped."""
     if _same_copies(step, wanted):
         for value in (step.loss, *(step.outputs or ()), *(step.input_grads or ()), *step.param_grads.values()):
             if isinstance(value, Tensor):
@@ -90,7 +90,7 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
 
 
 def _same_copies(step: Step, wanted: Step) -> bool:
-    """Tell whether one copy stands for both in all that was shown, where the driver has found it equal."""
+    """Return whether one copy serves for both in all shown values, because the driver found them equal."""
     return (
         step.param_grads is wanted.param_grads
         and step.outputs is wanted.outputs
@@ -113,8 +113,8 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
     reference: Reference | None,
     explain: Explain | None = None,
 ) -> Judged:
-    """Compare what a step showed, with the room that the evidence leaves; causes are sought where it asks for them."""
-    if got is expected and isinstance(got, Tensor):  # one copy stands for both, where the driver has found them equal
+    """Yield the comparison of a value of a step, with the evidence's allowed error, and causes if it requires them."""
+    if got is expected and isinstance(got, Tensor):  # one copy serves for both, because the driver found them equal
         return iter((BIT_EQUAL,))
     return compare(
         sort,
@@ -133,7 +133,7 @@ def compare_in(  # noqa: PLR0913, PLR0917 (as compare)
 
 
 def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
-    """Yield what is wrong with outputs, loss and input gradients of one step."""
+    """Yield the differences in outputs, loss and input gradients of one step."""
     far = evidence.trial.chain or evidence.device is not None  # another device has other kernels
     yield from _misplaced(step, wanted)
     if step.outputs is not None and wanted.outputs is not None:
@@ -144,7 +144,8 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             if same_bits(got, output):
                 yield BIT_EQUAL
                 continue
-            # Of a stage alone plain autograd's outputs are the reference; in a chain the errors of all before add up.
+            # For a single stage plain autograd's outputs are the reference; in a chain the errors of all earlier stages
+            # add up.
             reference = one_of(evidence, step, "outputs", index) if far else None
             explain = partial(likely.of_output, evidence, index, step)
             yield from compare_in(evidence, step, "output", f"output {index}", got, output, reference, explain)
@@ -157,7 +158,7 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
 
 
 def _late(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
-    """Yield gradients that are due, and that an action leaves to a stream for which nothing makes the caller's wait."""
+    """Yield due gradients that an action leaves to a stream for which the caller's stream does not wait."""
     own = [one for one in step.late if one not in wanted.late]
     for sort, where in own:
         if sort != "parameter gradient" or due(evidence, step):
@@ -170,7 +171,7 @@ def _late(evidence: Evidence, step: Step, wanted: Step) -> Iterator[Finding]:
 
 
 def _misplaced(step: Step, wanted: Step) -> Iterator[Finding]:
-    """Yield what sits on another device than under plain autograd."""
+    """Yield tensors that are on another device than under plain autograd."""
     if step.misplaced != wanted.misplaced:
         for (sort, where), device in step.misplaced.items():
             if wanted.misplaced.get((sort, where)) != device:
@@ -188,9 +189,9 @@ def _recorded(step: Step, wanted: Step) -> Iterator[Finding]:
 
 
 def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judged:
-    """Compare every parameter gradient that an action changed, but those known to be wrong."""
+    """Yield the comparison of every parameter gradient that an action changed, except those known to be wrong."""
     stage = step.action.stage
-    flushed = step.action.kind == "finish" and step.action.misuse  # what was forgotten may be flushed, or refused
+    flushed = step.action.kind == "finish" and step.action.misuse  # forgotten work may be flushed, or refused
     if not due(evidence, step) or flushed:
         return
     last = so_far.whole.get(stage)
@@ -208,14 +209,14 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
             yield BIT_EQUAL
             continue
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
-        by_hand = bool(evidence.trial.hand_grads)  # plain autograd itself is the reference of what was put in
+        by_hand = bool(evidence.trial.hand_grads)  # the reference of gradients set by hand is plain autograd itself
         reference = None if by_hand else _sum_of(evidence, name, step)
         explain = partial(likely.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
 def _cleared_alike(evidence: Evidence, step: Step, name: str, got: Tensor | None, expected: Tensor | None) -> bool:
-    """Tell whether zeros stand for None, or None for zeros, in a gradient kept outside ``.grad`` that was cleared."""
+    """Return whether a cleared gradient kept outside ``.grad`` has zeros instead of None, or None instead of zeros."""
     if evidence.capabilities.grads_in_param_grad or (got is None) == (expected is None):
         return False
     before, sharing = evidence.trial.actions[: step.position + 1], evidence.trial.sharing(step.action.stage, name)
@@ -236,13 +237,13 @@ def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
 
 
 def due(evidence: Evidence, step: Step) -> bool:
-    """Tell whether the parameter gradients are claimed to be there after a step: all that were asked for, no others."""
+    """Return whether the claims promise exactly the parameter gradients of all called actions after a step."""
     early = evidence.capabilities.input_pass_touches_params and _between_input_and_weight(evidence, step)
     return not early and not flushed_later(evidence, step)
 
 
 def flushed_later(evidence: Evidence, step: Step) -> bool:
-    """Tell whether what W were asked up to a step is claimed to be done in the finish that is still to come."""
+    """Return whether the claims say that a later finish completes the W called up to a step."""
     if evidence.capabilities.weight_when != "finish":
         return False
     asked = (*evidence.trial.actions, step.action)[: step.position + 1]  # a finish that no program names comes last
@@ -250,7 +251,7 @@ def flushed_later(evidence: Evidence, step: Step) -> bool:
 
 
 def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
-    """Tell whether an I of this stage still waits for its W: what it may have written already is nobody's sum."""
+    """Return whether an I of this stage still waits for its W: a gradient that it wrote early is not a complete sum."""
     own = [
         action
         for action in evidence.trial.actions[: step.position + 1]
@@ -260,7 +261,7 @@ def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:
 
 
 def _handed_on(evidence: Evidence, step: Step) -> bool:
-    """Tell whether input gradients of this stage are claimed: nobody stands before the first one to read them."""
+    """Return whether input gradients of this stage are claimed: no stage before the first one reads them."""
     first = evidence.trial.chain and step.action.stage == 0
     return evidence.capabilities.first_stage_input_grads or not first
 
@@ -279,7 +280,7 @@ def one_of(evidence: Evidence, step: Step, field: str, index: int | None = None)
 
 
 def _sum_of(evidence: Evidence, name: str, step: Step) -> Reference:
-    """Return the float64 reference of a parameter's gradient as it stands after the step."""
+    """Return the float64 reference of a parameter's gradient after the step."""
 
     def reference() -> Known:
         expected = evidence.expected_param(name, step)
@@ -319,7 +320,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
 
 
 def _summed(evidence: Evidence, step: Step, got: list[Any], expected: Tensor | None) -> Judged:
-    """Judge the sum of the slots of one tensor passed twice: its gradient, which is as good as each having it."""
+    """Yield the judgement of the summed slots of one tensor passed twice: the sum may be right without each slot."""
     present = [grad for grad in got if grad is not None]
     if len(got) == 1 or expected is None or not present:
         return

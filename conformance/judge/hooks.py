@@ -1,4 +1,4 @@
-"""Judges hooks: they fire as often as under plain autograd, when the gradient is there."""
+"""Judges hooks: they must fire as often as under plain autograd, when the gradient is available."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
 
 
 def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
-    """Yield hooks of ``kind`` that were called, but not with the gradient that plain autograd gives them.
+    """Yield hooks of ``kind`` that were called with a gradient other than plain autograd's.
 
-    A call in an action in which plain autograd calls none is held against the next one that autograd makes.
+    If plain autograd calls none in the same action, the call is compared with autograd's next one.
     """
     yield from raised(evidence.observation)
     excused = _excused(evidence, kind)
@@ -69,7 +69,7 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
 
 
 def _excused(evidence: Evidence, kind: str) -> frozenset[str]:
-    """Return the biases and norms of a split backward, where ``bias_hooks`` says that theirs fire at another time."""
+    """Return the biases and norms of a split backward if ``bias_hooks`` says that their hooks fire at another time."""
     split = any(action.kind in {"I", "W"} for action in evidence.trial.actions)
     if not split or kind not in {"tensor", "post_accumulate"} or evidence.capabilities.bias_hooks == "as_weights":
         return frozenset()
@@ -84,9 +84,9 @@ def _of_hook(kind: str, name: str, action: str, text: str) -> Finding:
 
 
 def _wanted_calls(evidence: Evidence, step: Step, kind: str, name: str) -> list[HookCall]:
-    """Return the calls that plain autograd makes of one hook in the action of ``step`` or, failing that, next.
+    """Return the calls that plain autograd makes of one hook in the action of ``step`` or, if none, the next ones.
 
-    Where a finish does what W left to it, these are the calls of all W since the finish before.
+    If a finish does the work of deferred W, these are the calls of all W since the previous finish.
     """
     steps = evidence.oracle.steps
     if evidence.capabilities.weight_when == "finish" and step.action.kind == "finish":

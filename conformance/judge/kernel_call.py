@@ -1,4 +1,4 @@
-"""One call of a kernel: its tensor arguments by their places in the schema, and the call again with some replaced."""
+"""One call of a kernel: its tensor arguments by schema position, and the same call with some replaced."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from gradconform.devices.memory import place_of, strides_of
 from gradconform.trees import flattened, map_leaves, tensors
 
-#: What a kernel raises that does not take what it is given.
+#: The errors that a kernel raises if it does not accept its arguments.
 REFUSALS = (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A tensor argument: its number and name in the schema, and which of a list it is; ``written`` by the kernel."""
+    """A tensor argument: its number and name in the schema, its index in a list; ``written`` by the kernel."""
 
     number: int
     name: str
@@ -28,16 +28,16 @@ class Argument:
     tensor: Tensor
 
     def __str__(self) -> str:
-        """Return it as in a sentence: ``argument 2 (indices)``."""
+        """Return the argument as in a sentence: ``argument 2 (indices)``."""
         of_list = "" if self.item is None else f"[{self.item}]"
         return f"argument {self.number} ({self.name}{of_list})"
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel, an overload of torch's dispatcher, with its arguments. The arguments are never changed by :meth:`run`.
+    """A kernel, an overload of torch's dispatcher, with its arguments. :meth:`run` never changes the arguments.
 
-    Two calls are ``alike`` if they differ in the values of tensors alone.
+    Two calls are ``alike`` if they differ only in the values of tensors.
     """
 
     func: Any
@@ -74,7 +74,7 @@ class KernelCall:
         return any(one.written and places.count(place) > 1 for one, place in zip(strided, places, strict=True))
 
     def alike(self, *, strides: bool) -> str:
-        """Return what two calls have in common that differ in values alone; with ``strides`` in no stride either."""
+        """Return a key that calls share if they differ only in values; ``strides`` adds their strides to it."""
 
         def form(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
@@ -98,7 +98,7 @@ class KernelCall:
         return self.replaced(given)
 
     def run(self) -> list[Tensor] | None:
-        """Return the tensors that the kernel returns and, behind them, those that it writes; None if it raises."""
+        """Return the tensors that the kernel returns, followed by those that it writes; None if it raises."""
         own = self.replaced([kept(one.tensor) if one.written else one.tensor for one in self.arguments])
         try:
             return own.results(own.func(*own.args, **own.kwargs))
@@ -106,7 +106,7 @@ class KernelCall:
             return None
 
     def results(self, returned: Any) -> list[Tensor]:
-        """Return the tensors of what the kernel ``returned``, and behind them the arguments that it writes."""
+        """Return the tensors that the kernel ``returned``, followed by the arguments that it writes."""
         return [*tensors(returned), *(one.tensor for one in self.arguments if one.written)]
 
     def as_function(self, kept: Sequence[int]) -> Any:
@@ -120,7 +120,7 @@ class KernelCall:
 
 
 def kept(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor with its strides; without them where it has none, or elements that share memory."""
+    """Return a copy of a tensor with its strides; without them if it has none, or its elements share memory."""
     strides = strides_of(tensor)
     if strides is None or 0 in strides:
         return tensor.detach().clone()

@@ -1,4 +1,4 @@
-"""How two results of one kernel differ by more than rounding, the kernel run with the same values each time."""
+"""Finds differences beyond rounding between two results of one kernel that ran with the same values."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .kernel_call import REFUSALS
 from .terms import terms_of
 from .values import same_bits
 
-#: How many eps of the largest element float64 may be from the CPU's own dtype, to say anything of an operation: where a
-#: branch is taken by the last bit it is further away, and says nothing.
+#: The largest difference in eps of the largest element between float64 and the CPU's own dtype. A larger one means that
+#: the last bit decides a branch, so the operation cannot be judged.
 _NEAR = 1e4
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How a result differs from another: two elements as text (or two forms), at which index.
+    """The difference of two results: two elements as text (or two forms), and the index.
 
-    Of numbers, ``error`` is the largest absolute difference, of ``dtype`` and by so many ``eps`` of the scale, and
-    ``bound`` is what the rule allows.
+    For numbers, ``error`` is the largest absolute difference, in ``dtype`` and as ``eps`` of the scale, and ``bound``
+    is the largest allowed error.
     """
 
     got: str
@@ -48,16 +48,17 @@ class Difference:
         return math.inf if self.error is None or not self.bound else self.error / self.bound
 
     def beside(self, other: str) -> str:
-        """Return the two elements in words; ``other`` names who gave the second."""
+        """Return the two elements in words; ``other`` names the source of the second."""
         where = "" if self.at is None else f"at {list(self.at)} "
         return f"{where}it gave {self.got}, {other} {self.wanted}"
 
 
 def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> Difference | None:
-    """Return how what a kernel gave (``found``) differs from what it is compared with (``here``), or None.
+    """Return the difference between a kernel's result ``found`` and the expected one ``here``, or None.
 
-    ``given`` are its arguments as ``(args, kwargs)`` on the CPU. Rounding is no difference: the bound comes from the
-    same kernel in float64, and from the size of the terms that it adds up. Memory that it leaves unwritten is ignored.
+    ``given`` are its arguments as ``(args, kwargs)`` on the CPU. Rounding does not count: the bound comes from the same
+    kernel in float64, and from the size of the terms that it adds up. Memory that the kernel leaves unwritten is
+    ignored.
     """
     if all(map(_rounds, map(on_cpu, tensors(found)), tensors(here))):
         return None
@@ -73,7 +74,7 @@ def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> D
 
 
 def _rounds(got: Tensor, wanted: Tensor) -> bool:
-    """Return whether two results are so near that no reference could tell them apart: the quick way, and the usual."""
+    """Return whether two results are too near for any reference to separate them: the quick and usual case."""
     if same_bits(got, wanted):
         return True
     if got.shape != wanted.shape or got.dtype != wanted.dtype or got.layout is not wanted.layout:
@@ -86,7 +87,7 @@ def _rounds(got: Tensor, wanted: Tensor) -> bool:
 
 
 def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:
-    """Return where a kernel of the CPU writes nothing into one of its results, if anywhere: torch fills it with NaN."""
+    """Return the elements that a CPU kernel leaves unwritten in a result, if any: torch fills them with NaN."""
     with unwritten_is_nan():
         filled = tensors(run_kernel(func, given))[at]
     unwritten = torch.isnan(filled)
@@ -94,12 +95,12 @@ def _unwritten(func: Callable[..., Any], given: Any, at: int) -> Tensor | None:
 
 
 def _without(tensor: Tensor, where: Tensor) -> Tensor:
-    """Return a tensor with zeros ``where`` nothing is said of it."""
+    """Return a tensor with zeros ``where`` elements are ignored."""
     return tensor.masked_fill(where, 0) if tensor.shape == where.shape else tensor
 
 
 def run_kernel(func: Callable[..., Any], given: Any) -> Any:
-    """Return what a kernel gives for copies of its arguments; None if it raises."""
+    """Return a kernel's result for copies of its arguments; None if it raises."""
     args, kwargs = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
     try:
         return func(*args, **kwargs)
@@ -136,7 +137,7 @@ def _at(got: Tensor, wanted: Tensor, at: tuple[int, ...]) -> Difference:
 
 
 def _first_unlike(got: Tensor, wanted: Tensor) -> tuple[int, ...]:
-    """Return the index of the first element that is finite in one tensor alone."""
+    """Return the index of the first element that is finite in one tensor only."""
     unlike = torch.isfinite(got.abs()) != torch.isfinite(wanted.abs())
     return tuple(int(index) for index in unlike.nonzero()[0])
 
@@ -146,12 +147,12 @@ def _form(tensor: Tensor) -> str:
 
 
 def _dense(tensor: Tensor) -> Tensor:
-    """Return a sparse tensor as a dense one, so that equal values in another order of entries are equal."""
+    """Return a sparse tensor as a dense one, so that the order of its entries does not count."""
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def _near(reference: Tensor, wanted: Tensor) -> Tensor | None:
-    """Return ``reference`` where it is about what is ``wanted``."""
+    """Return ``reference`` if it is close to ``wanted``."""
     apart, size = ((one[torch.isfinite(one)]) for one in ((reference - wanted).abs(), reference.abs()))
     if not (apart.numel() and size.numel()):
         return reference

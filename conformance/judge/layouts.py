@@ -1,4 +1,4 @@
-"""Whether a kernel's values depend on how its arguments lie in memory: each kernel is called again, alone."""
+"""Checks whether a kernel's values depend on the memory layout of its arguments, by calling it again alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .kernel_results import Difference, difference
 from .rounding import companion, shrinks
 from .values import same_bits
 
-#: Each layout, with the numbers of dimensions in which it is another one than contiguous.
+#: Each layout, with the numbers of dimensions in which it differs from contiguous.
 LAYOUTS: dict[str, range] = {
     "offset": range(1, 99),
     "strided": range(1, 99),
@@ -37,24 +37,24 @@ LAYOUTS: dict[str, range] = {
     "channels_last_3d": range(5, 6),
 }
 
-#: How many results of a kernel mean anything beside the kernel that they are saved for.
+#: How many of a kernel's results have a meaning outside the kernel that uses them.
 _DEFINED = {
-    "aten::_linalg_det": 1,  # behind it are the factors of A, or of its transpose if that is what is contiguous
+    "aten::_linalg_det": 1,  # the rest are the factors of A, or of its transpose if that is contiguous
     "aten::_linalg_slogdet": 2,  # as above
     "aten::_linalg_solve_ex": 1,  # as above
 }
 
-#: How often a call is run again before it is accused.
+#: How often a call is run again before it counts as a fault.
 _AGAIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFault:
-    """A kernel that gives other values if an argument lies otherwise in memory.
+    """A kernel whose values change with the memory layout of an argument.
 
     ``argument`` names it, ``tensor`` is its dtype and shape, ``strides`` are those that differ from ``contiguous``.
-    ``by_autograd`` says that autograd itself calls the kernel so, where the inputs or output gradients lie otherwise.
-    ``ignored`` says that the kernel reads the argument as if it were contiguous.
+    ``by_autograd`` says that autograd itself calls the kernel with them, if the inputs or output gradients have another
+    layout. ``ignored`` says that the kernel reads the argument as if it were contiguous.
     """
 
     kernel: str
@@ -82,17 +82,17 @@ class LayoutFault:
 
 
 class LayoutsTried(DispatchMode):
-    """Compares each kernel that is dispatched with the same kernel on contiguous copies of its arguments.
+    """Compares each dispatched kernel with the same kernel on contiguous copies of its arguments.
 
-    With ``each``, it also calls the kernel with each argument in each of :data:`LAYOUTS`; else it compares the kernel
-    as autograd calls it. ``fault`` is the first kernel whose values differ. ``calls`` counts the calls that were
-    compared, of the kernels ``tried``, and ``not_tried`` names the kernels that were not compared, or not in every
-    layout, by reason. ``known`` are calls that were tried, and is shared among the runs of one sample. ``failed`` is
-    what this code itself raised: the operation goes on meanwhile.
+    With ``each``, it also calls the kernel with each argument in each of :data:`LAYOUTS`; otherwise it compares the
+    kernel as autograd calls it. ``fault`` is the first kernel whose values differ. ``calls`` counts the compared calls,
+    of the kernels ``tried``. ``not_tried`` names the kernels that were not compared, or not in every layout, by reason.
+    ``known`` has calls that were tried, and is shared among the runs of one sample. ``failed`` is an error of this code
+    itself: the operation continues meanwhile.
     """
 
     def __init__(self, device: Device, *, each: bool, known: set[str]) -> None:
-        """Try nothing yet."""
+        """Create a comparison without any calls."""
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self._device, self._each, self._known = device, each, known
         self.fault: LayoutFault | None = None
@@ -102,7 +102,7 @@ class LayoutsTried(DispatchMode):
         self.failed: Exception | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the kernel, and compare it."""
+        """Run the kernel, compare it, and return its result."""
         del types
         call = KernelCall(func, args, kwargs or {})
         if self.fault is not None or self.failed is not None:
@@ -118,7 +118,7 @@ class LayoutsTried(DispatchMode):
         returned = func(*args, **call.kwargs)
         try:
             self._compare(given, None if self._each else call.results(returned))
-        except Exception as error:  # noqa: BLE001 (not the operation's; it is reported when the sample is over)
+        except Exception as error:  # noqa: BLE001 (not the operation's error; reported after the sample)
             self.failed = error
         return returned
 
@@ -137,7 +137,7 @@ class LayoutsTried(DispatchMode):
         return None
 
     def _compare(self, given: KernelCall, found: list[Tensor] | None) -> None:
-        """Compare a call with that on contiguous copies: as it was ``found``, or in each layout."""
+        """Compare a call with the one on contiguous copies: as it was ``found``, or in each layout."""
         plain = given.replaced([_contiguous(one.tensor) for one in given.arguments])
         if found is not None and all(map(_lies_alike, given.arguments, plain.arguments)):
             return
@@ -176,7 +176,7 @@ class LayoutsTried(DispatchMode):
         self.tried.add(call.name)
 
     def _note(self, compared: _Compared, culprits: Iterator[tuple[int, KernelCall]], *, by_autograd: bool) -> None:
-        """Keep the first of some calls that differs, if it differs each time and the plain call never does."""
+        """Store the first of some calls that differs, if it differs each time and the plain call never does."""
         if not compared.steady:
             self.not_tried["it gives other values each time"].add(compared.plain.name)
             return
@@ -207,14 +207,14 @@ def in_layout(tensor: Tensor, layout: str) -> Tensor | None:
 
 
 class _Compared:
-    """A call on contiguous arguments and its results, with which others are compared."""
+    """A call on contiguous arguments and its results, as the reference for others."""
 
     def __init__(self, plain: KernelCall, wanted: list[Tensor], device: Device) -> None:
         self.plain, self._wanted, self._device = plain, wanted, device
         self._room = room_in(device.numerics, [plain.name])
 
     def differs(self, found: list[Tensor]) -> Difference | None:
-        """Return how results differ by more than rounding, None if they do not."""
+        """Return the difference beyond rounding of two results, or None."""
         if all(map(same_bits, found, self._wanted)):
             return None
         numbers = [number for number in range(len(found)) if self._counts(number, found[number])]
@@ -224,7 +224,7 @@ class _Compared:
             return difference(self.plain.as_function(numbers), given, here, [found[number] for number in numbers])
 
     def rounds(self, call: KernelCall, seen: Difference) -> bool:
-        """Return whether a difference is rounding: of numbers, and smaller as eps is in another dtype."""
+        """Return whether a difference is rounding: numeric, and in another dtype it changes as eps does."""
         if seen.error is None or seen.dtype is None:
             return False
         other = companion(seen.dtype)
@@ -232,7 +232,7 @@ class _Compared:
         return shrinks(seen.error, again, seen.dtype, other)
 
     def ignores(self, at: int, call: KernelCall) -> bool:
-        """Return whether a call gives what its argument ``at`` gives when it is read as if it were contiguous."""
+        """Return whether a call gives the result for its argument ``at`` read as if it were contiguous."""
         tensor, plain = call.arguments[at].tensor, self.plain.arguments[at].tensor
         strides, found = strides_of(plain), call.run()
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides_of(tensor) or (), strict=False))
@@ -249,12 +249,12 @@ class _Compared:
 
     @property
     def steady(self) -> bool:
-        """Whether the plain call gives the same again, but for rounding."""
+        """Whether the plain call gives the same result again, except for rounding."""
         again = [self.plain.run() for _ in range(_AGAIN)]
         return all(found is not None and self.differs(found) is None for found in again)
 
     def _counts(self, number: int, found: Tensor) -> bool:
-        """Return whether a result says anything: a workspace does not, nor what a kernel leaves empty in one case."""
+        """Return whether a result has a meaning, unlike a workspace or one that a kernel may leave empty."""
         if number >= _DEFINED.get(self.plain.name, len(self._wanted)):
             return False
         return not _is_workspace(found, self.plain) and bool(found.numel()) == bool(self._wanted[number].numel())
@@ -289,7 +289,7 @@ def _with_strides(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _culprits(compared: _Compared, given: KernelCall) -> Iterator[tuple[int, KernelCall]]:
-    """Yield calls with one argument as it was given, then the call as a whole under its first such argument."""
+    """Yield calls with one original argument each, then the whole original call under its first such argument."""
     plain = compared.plain
     other = [at for at, pair in enumerate(zip(given.arguments, plain.arguments, strict=True)) if not _lies_alike(*pair)]
     for at in other:
@@ -303,9 +303,9 @@ def _layouts_of(tensor: Tensor, call: KernelCall) -> Iterator[str]:
 
 
 def _is_workspace(tensor: Tensor, call: KernelCall) -> bool:
-    """Return whether a tensor is memory of a library: bytes in one dimension, of a kernel that computes other numbers.
+    """Return whether a tensor is memory of a library: one-dimensional bytes, of a kernel that computes other numbers.
 
-    What they mean is known to the library alone.
+    Only the library knows the meaning of these bytes.
     """
     if tensor.dtype is not torch.uint8 or tensor.dim() != 1:
         return False

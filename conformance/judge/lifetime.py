@@ -1,4 +1,4 @@
-"""Judges lifetimes: what has to be gone, with the garbage collector off."""
+"""Judges lifetimes: which tensors must be freed, with the garbage collector off."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from .finding import Finding
 from .gradients import flushed_later
 from .state import raised
 
-#: By how many live tensors a run may grow over thirty micro-batches: caches fill once, not each time, and sums in pairs
-#: hold a few more now and then. A leak of one per micro-batch is thirty.
+#: The largest growth in live tensors over thirty micro-batches: caches fill once, not each time, and sums in pairs hold
+#: a few more now and then. A leak of one per micro-batch is thirty.
 SLACK = 9
 
 _KINDS = {"outputs": "outputs", "saved": "tensors saved in its graph", "args": "arguments"}
 
 
 def released(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what of a micro-batch is alive although its caller and plain autograd have let go of it.
+    """Yield tensors of a micro-batch that are alive although its caller and plain autograd have freed them.
 
-    What its graph has saved is looked at after its B or W, while the caller may still hold the outputs; everything at
-    the end.
+    Tensors saved in its graph are checked after its B or W, while the caller may still hold the outputs; all tensors
+    are checked at the end.
     """
     yield from raised(evidence.observation)
     told: set[tuple[int, str]] = set()
@@ -40,7 +40,7 @@ def released(evidence: Evidence) -> Iterator[Finding]:
 
 
 def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
-    """Yield outputs that are alive between I and W although their caller has let go of them."""
+    """Yield outputs that are alive between I and W although their caller has freed them."""
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
         if step.action.kind == "drop" and step.alive[step.action.mb].outputs:
@@ -50,7 +50,7 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
 
 
 def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
-    """Yield outputs that are alive when they were sent, and with them what plain autograd's edges do not hold."""
+    """Yield outputs that are still alive after they were sent, and tensors that plain autograd's edges do not hold."""
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
         if step.action.kind == "send":
@@ -64,7 +64,7 @@ def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
 
 
 def no_growth(evidence: Evidence) -> Iterator[Finding]:
-    """Yield by how much the number of live tensors grows from the twentieth to the last micro-batch."""
+    """Yield the growth in live tensors from the twentieth to the last micro-batch, if it is too large."""
     yield from raised(evidence.observation)
     counts = [step.live_tensors for step in evidence.observation.steps if step.live_tensors is not None]
     allowed = [step.live_tensors for step in evidence.oracle.steps if step.live_tensors is not None]

@@ -1,4 +1,4 @@
-"""A backward somebody has in hand, against plain autograd on the same stage, arguments and output gradients."""
+"""Compares a user's own backward with plain autograd on the same stage, arguments and output gradients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Backward = Callable[[nn.Module, tuple[Any, ...], Tree], Any]
 
 
 class GradientMismatchError(NonConformingError):
-    """A gradient is not the one of plain autograd; the message names every wrong tensor with its numbers."""
+    """A gradient differs from plain autograd's; the message names every wrong tensor with its numbers."""
 
     __module__ = "gradconform"  # its public name, which tracebacks show
 
 
-def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients are what a backward is about)
+def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradients define a backward)
     backward: Backward | Gradients | Sequence[Any] | Tensor | None,
     stage: nn.Module,
     args: Any,
@@ -37,22 +37,22 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
     loss_fn: LossFn | None = None,
     rng_state: Tensor | None = None,
 ) -> None:
-    """Compare a backward, whatever it is, with plain autograd by the kit's numeric rule.
+    """Raise an error unless a backward's gradients match plain autograd's by the kit's numeric rule.
 
     ``backward`` is one of
 
     - a callable ``backward(stage, args, output_grads)`` that runs forward and backward of one micro-batch on ``stage``
-      itself and returns the input gradients, or None where it leaves them in ``.grad`` of the arguments. Parameter
+      itself. It returns the input gradients, or None if it leaves them in ``.grad`` of the arguments. Parameter
       gradients are compared after every micro-batch;
-    - the input gradients that some backward has returned: one entry per argument, or a list of such tuples for several
+    - the input gradients that a backward has returned: one entry per argument, or a list of such tuples for several
       micro-batches. Parameter gradients are read from ``.grad``, and taken to have been None before;
-    - :class:`Gradients`, where parameter gradients are somewhere else (``main_grad``);
+    - :class:`Gradients`, if parameter gradients are elsewhere (``main_grad``);
     - None: everything is read from ``.grad``.
 
     ``args``, ``output_grads``, ``loss_fn`` and ``rng_state`` are those of :func:`autograd_gradients`. A stage that
     draws random numbers needs ``rng_state``, unless ``backward`` is a callable. Raises :class:`GradientMismatchError`,
-    an ``AssertionError``, that names every wrong tensor by path with the index of its worst element, what was expected
-    there, what came, error, bound and headroom.
+    an ``AssertionError``. It names every wrong tensor by path with the index of its worst element, the expected and the
+    actual value there, error, bound and error/bound.
     """
     __tracebackhide__ = True
     fed = pairs(args, output_grads)
@@ -78,7 +78,7 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Gradients after one micro-batch; ``params`` is None where they are not known before the last one."""
+    """Gradients after one micro-batch; ``params`` is None if they are known only after the last one."""
 
     inputs: InputGrads
     params: Mapping[str, Tensor | None] | None
@@ -87,7 +87,7 @@ class _Seen:
 def _run(
     backward: Backward, stage: nn.Module, fed: Sequence[tuple[tuple[Any, ...], Tree]], rng_state: Tensor
 ) -> Iterator[_Seen]:
-    """Call ``backward`` once per micro-batch, each forward with the random numbers that the oracle will draw too."""
+    """Yield the gradients after each call of ``backward``, with the same random numbers as the oracle will draw."""
     rng = rng_state
     for args, grads in fed:
         own = fresh(args, stage, stage)
@@ -101,7 +101,7 @@ def _run(
 
 
 def _input_grads(returned: Any, args: tuple[Any, ...]) -> InputGrads:
-    """Return one entry per argument: what was returned, or ``.grad`` where nothing was."""
+    """Return one entry per argument: the returned value, or ``.grad`` if nothing was returned."""
     if returned is None:
         return tuple(arg.grad if isinstance(arg, Tensor) else None for arg in args)
     entries = (returned,) if isinstance(returned, Tensor) else returned
@@ -113,7 +113,7 @@ def _input_grads(returned: Any, args: tuple[Any, ...]) -> InputGrads:
 
 
 def _given(given: Any, stage: nn.Module, args: Any, count: int) -> Iterator[_Seen]:
-    """Return what somebody else's backward has left; parameter gradients are known after the last micro-batch only."""
+    """Yield the gradients left by another backward; parameter gradients are known only after the last micro-batch."""
     params: Mapping[str, Tensor | None] = {name: parameter.grad for name, parameter in stage.named_parameters()}
     if isinstance(given, Gradients):
         given, params = given.inputs, given.params or params

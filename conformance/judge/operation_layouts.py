@@ -1,4 +1,4 @@
-"""The layouts of one operation: its kernels alone, and as autograd calls them for inputs in other layouts."""
+"""Tries the layouts of one operation: its kernels alone, and as autograd calls them for inputs in other layouts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .tried import LARGEST, TOO_LARGE, Tried, by_reason
 
 
 def layouts_of(materials: Materials) -> Tried:
-    """Run a sample forward and backward in every layout, and compare each kernel with itself on contiguous arguments.
+    """Return the comparison of a sample's kernels in every layout with themselves on contiguous arguments.
 
-    The sample is the first stage of the trial of ``materials``. A fault that autograd itself meets goes before others.
-    Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation raises as it is drawn.
+    The sample is the first stage of the trial of ``materials``. It runs forward and backward. A fault in a call that
+    autograd itself makes has priority. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the drawn
+    operation raises.
     """
     device = device_of(materials.device)
     if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
@@ -42,7 +43,7 @@ def layouts_of(materials: Materials) -> Tried:
 
 
 def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
-    """Return what several runs of a sample showed; raise what the kit's own code raised in one."""
+    """Return the combined result of several runs of a sample; raise an error of the kit's own code in any of them."""
     for failed in (log.failed for log in logs):
         if failed is not None:
             raise failed
@@ -57,9 +58,9 @@ def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
 
 
 def _ways(leaves: int) -> Iterator[tuple[Arranged, Arranged]]:
-    """Yield what lays out the leaves and the output gradients, one pair for each run.
+    """Yield the functions that lay out the leaves and the output gradients, one pair for each run.
 
-    They all have one layout first; then one leaf alone has gaps, as a kernel may look at another one's layout only.
+    First all have one layout; then a single leaf has gaps, because a kernel may read only another leaf's layout.
     """
     for layout in LAYOUTS:
         every = partial(_in_layout, layout, None)
@@ -74,9 +75,9 @@ def _copied(_: int, tensor: Tensor) -> Tensor:
 
 
 def _in_layout(layout: str, only: int | None, at: int, tensor: Tensor) -> Tensor:
-    """Return tensor ``at`` in a layout; a copy if another is meant, or it has too few dimensions or elements."""
+    """Return tensor ``at`` in a layout; a copy if another is selected, or it has too few dimensions or elements."""
     fits = tensor.dim() > 0 if layout == "expanded" else tensor.dim() in LAYOUTS[layout]
-    if only not in {None, at} or tensor.layout is not torch.strided or not fits or tensor.numel() < 2:  # noqa: PLR2004 (one element lies in one way)
+    if only not in {None, at} or tensor.layout is not torch.strided or not fits or tensor.numel() < 2:  # noqa: PLR2004 (one element has one layout)
         return tensor.clone()
     arranged = in_layout(tensor, layout)
     return tensor.clone() if arranged is None else arranged

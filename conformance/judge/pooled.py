@@ -1,4 +1,4 @@
-"""What is judged of all trials of a check together: each is read by itself, and the readings are judged at the end."""
+"""Judges all trials of a check together: each trial is read separately, and the readings are judged at the end."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .finding import Judged
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """How the trials of a check are judged together, once each of them by itself shows nothing wrong.
+    """The functions that judge the trials of a check together, once each alone shows nothing wrong.
 
-    ``read`` takes from a trial what is needed of it, ``judge`` judges the readings of all, and ``settled`` tells, of
-    the readings so far and the number of trials, whether those to come can change nothing any more.
+    ``read`` takes the needed values from a trial, and ``judge`` judges the readings of all. ``settled`` takes the
+    readings so far and the number of trials, and returns whether the remaining trials cannot change the result.
     """
 
     read: Callable[[Evidence], Any]

@@ -1,4 +1,4 @@
-"""Judges refusals: what cannot be done must raise, and leave nothing behind."""
+"""Judges refusals: an impossible action must raise, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def refused_or_without_effect(evidence: Evidence) -> Iterator[Finding]:
 
 @by_numeric_rule
 def right_or_refused(evidence: Evidence, *, unless: str | None = None) -> Judged:
-    """Yield nothing where all gradients are right, or where B or I, or F before them, raised and changed nothing.
+    """Yield wrong gradients, unless B or I, or F before them, raised and changed nothing.
 
-    ``unless`` names a capability of which nothing may be refused.
+    ``unless`` names a capability with which nothing may be refused.
     """
     raised = evidence.observation.raised
     if raised is None or raised.action.kind == "W" or (unless and getattr(evidence.capabilities, unless)):
@@ -58,7 +58,7 @@ def right_or_refused(evidence: Evidence, *, unless: str | None = None) -> Judged
 
 @by_numeric_rule
 def right_where_claimed(evidence: Evidence) -> Judged:
-    """Yield every gradient that is wrong where none_output_grad is claimed; of nobody else it is asked."""
+    """Yield every wrong gradient if none_output_grad is claimed; without the claim the check is not required."""
     if not evidence.capabilities.none_output_grad:
         msg = "plain autograd itself reads None for a 0-d output as 1"
         raise UnsupportedError(msg)
@@ -66,7 +66,7 @@ def right_where_claimed(evidence: Evidence) -> Judged:
 
 
 def left_behind(observation: Observation, step: Step) -> Iterator[Finding]:
-    """Yield what differs after ``step`` from what stood before it: gradients and requires_grad flags."""
+    """Yield gradients and requires_grad flags that differ after ``step`` from those before it."""
     earlier = [s for s in observation.steps if s.position < step.position and s.action.stage == step.action.stage]
     if not earlier:
         return
@@ -93,7 +93,7 @@ def _changes(
 
 
 def near(got: Tensor | None, wanted: Tensor | None) -> bool:
-    """Tell whether a gradient is the wanted one, and no earlier or partial one: those are far off a coarse bound."""
+    """Return whether a gradient is within a coarse bound of the wanted one; an earlier or partial one is far off."""
     if got is None or wanted is None or got.shape != wanted.shape:
         return got is wanted
     error = largest(widen(got.detach()) - widen(wanted))
@@ -101,7 +101,7 @@ def near(got: Tensor | None, wanted: Tensor | None) -> bool:
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether two recorded values are equal, NaN equal to NaN."""
+    """Return whether two recorded values are equal, NaN equal to NaN."""
     if one is other:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):

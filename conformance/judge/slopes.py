@@ -1,7 +1,8 @@
-"""Whether what draws random numbers has the backward of its forward, on a device with a generator of its own.
+"""Checks the backward of random operations against their forward, on a device with its own generator.
 
-Its numbers are not the CPU's, so no gradient can be held against another device's. But the same seed draws the same
-again: along a direction the outputs change as the gradient says, or the backward is another function's.
+Its numbers are not the CPU's, so no gradient can be compared with another device's. But the same seed draws the same
+numbers again. Along a direction the outputs must change as the gradient says; otherwise the backward belongs to another
+function.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from gradconform.trees import as_tuple, leaves
 from gradconform.trial.materials import Materials, stable_seed
 from gradconform.trial.modes import OF_FORWARD, call_in
 
-#: How far to go along a direction, in units of a tensor's root mean square, by the dtypes that are fine enough for it,
-#: and how many times as far to see whether the slope depends on the step.
+#: The distance along a direction, in units of a tensor's root mean square, by the dtypes that are fine enough for it,
+#: and the factor of a longer step, to see whether the slope depends on the step.
 _STEPS = {torch.float32: 1e-3, torch.float64: 1e-6}
 _FURTHER = 4.0
 _DIRECTIONS = 5
 #: How many seeds the CPU draws its masks from.
 _MASKS = 8
 
-#: How far the slope is from the gradient's at least in the median where another backward is at work, as a share of the
-#: larger of the two; and the share of it that it may be on the CPU, where else the stage has jumps or kinks and tells
-#: nothing, or from one step to another, where else the device rounds too coarsely to tell.
+#: The first is the smallest median difference between slope and gradient that shows another backward, as a share of the
+#: larger of the two. The second is the share of it that the CPU may have, since otherwise the stage has jumps or kinks.
+#: It also limits the change from one step to another, since otherwise the device rounds too coarsely.
 _ANOTHER, _SURE = 0.02, 0.1
 
 
 def another_backward(here: Materials, cpu: Materials) -> Cause | None:
-    """Return what draws on a device, and how far its backward is from its forward, where the CPU's is not.
+    """Return the random operation whose backward does not fit its forward on a device, though it does on the CPU.
 
-    ``here`` and ``cpu`` are the materials of one trial. None also if its dtype is too coarse to tell, or if operations
-    cannot be seen on the device.
+    ``here`` and ``cpu`` are the materials of one trial. Also returns None if its dtype is too coarse to decide, or if
+    the device's operations cannot be seen.
     """
     if here.dtype not in _STEPS or OPERATIONS in withheld(here.device.type):
         return None
@@ -60,9 +61,9 @@ def another_backward(here: Materials, cpu: Materials) -> Cause | None:
 
 
 def _follows(cpu: Materials, lane: int, room: float) -> bool:
-    """Return whether the CPU's slopes are within ``room`` of its gradient, whichever of several masks it draws.
+    """Return whether the CPU's slopes are within ``room`` of its gradient, for each of several masks.
 
-    With one mask alone, a part of the stage that this test cannot judge may have been dropped on the CPU.
+    With one mask alone, the CPU may have dropped a part of the stage that this test cannot judge.
     """
     return all(
         max(_medians(Materials(cpu.trial, dtype=cpu.dtype, device=cpu.device, seed=seed), lane)) < room
@@ -71,10 +72,10 @@ def _follows(cpu: Materials, lane: int, room: float) -> bool:
 
 
 def _medians(materials: Materials, lane: int, log: Called | None = None) -> tuple[float, float]:
-    """Return how far slopes are from the gradient, and from each other with another step, in the median.
+    """Return the median differences of slopes from the gradient, and from slopes with another step.
 
-    A direction in which the slopes ahead and behind are as far apart as slope and gradient does not count: a kink
-    within the step explains both, and with another mask than the CPU's the stage may have one where the CPU has none.
+    A direction is ignored if the forward and backward slopes differ as much as slope and gradient: a kink within the
+    step explains both. With another mask than the CPU's, the stage may have a kink that it does not have on the CPU.
     """
     found = list(_slopes(materials, lane, log))
     apart = statistics.median(
@@ -90,7 +91,7 @@ def _apart(slope: float, told: float) -> float:
 def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float, float]]:
     """Yield, per direction, the slope of the outputs, the gradient's, that of a longer step, and the kink in between.
 
-    The kink is how far the slopes ahead and behind are apart.
+    The kink is the difference of the slopes forward and backward.
     """
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
@@ -114,7 +115,7 @@ def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tup
 
 
 def _value(materials: Materials, lane: int, along: list[Tensor], step: float) -> float:
-    """Return the outputs times their gradients, all leaves moved so far along a direction."""
+    """Return the outputs times their gradients, with all leaves moved by ``step`` along a direction."""
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
     with torch.no_grad():
@@ -135,7 +136,10 @@ def _forward(materials: Materials, stage: nn.Module, args: tuple[Any, ...]) -> A
 
 
 def _trained(args: tuple[Any, ...], stage: nn.Module) -> list[list[Tensor]]:
-    """Return the leaves that have a gradient, each once; those on one memory together, as a step moves all of them."""
+    """Return the leaves that have a gradient, each once; leaves that share memory are grouped.
+
+    A step moves all leaves of a group.
+    """
     every = [*(one for one in args if isinstance(one, Tensor)), *stage.parameters()]
     groups: list[list[Tensor]] = []
     for one in {id(one): one for one in every if one.requires_grad}.values():

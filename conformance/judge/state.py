@@ -1,4 +1,4 @@
-"""Judges state: what an action must leave as it is, and what another run of the trial must give again."""
+"""Judges state: the state that an action must not change, and the values that a second run must reproduce."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SORTS: dict[str, Sort] = {
 
 
 def raised(observation: Observation) -> Iterator[Finding]:
-    """Yield the action that raised and should not have."""
+    """Yield the action that raised and should not have raised."""
     if observation.raised is not None:
         step = observation.raised
         yield error_in(step.action, step.raised)
 
 
 def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
-    """Yield what of the state differs from plain autograd's after the same action.
+    """Yield state that differs from plain autograd's after the same action.
 
     ``what`` is a field of :class:`~gradconform.drive.observation.State` that no action computes: ``args``,
     ``output_grads``, ``params``, ``requires_grad``, ``rng``, ``process`` or ``handed``.
@@ -44,7 +44,7 @@ def as_under_autograd(evidence: Evidence, what: str) -> Iterator[Finding]:
 
 
 def _left(got: object, expected: object) -> bool:
-    """Tell whether a setting is as it was, or as under plain autograd, which may be the first to import a library."""
+    """Return whether a setting is unchanged, or as under plain autograd, which may be the first to import a library."""
     return got == AS_BEFORE or same(got, expected)
 
 
@@ -52,7 +52,7 @@ def _left(got: object, expected: object) -> bool:
 def buffers_as_under_autograd(evidence: Evidence) -> Iterator[Finding]:
     """Yield buffers that differ from plain autograd's after the same action.
 
-    They are computed, and a device may add up in another order each time: off the CPU the numeric rule decides.
+    Buffers are computed, and a device may add up in a different order each time: off the CPU the numeric rule decides.
     """
     yield from _differing(evidence, "buffers", partial(_as_computed, evidence))
 
@@ -100,7 +100,7 @@ def _entries(sort: Sort, got: Any, expected: Any) -> Iterator[tuple[str, Any, An
 
 
 def _numbers(got: object, expected: object) -> str:
-    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape == expected.shape and got.numel() < 10:  # noqa: PLR2004 (what fits a line)
+    if isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape == expected.shape and got.numel() < 10:  # noqa: PLR2004 (as many as fit a line)
         return f": expected {expected.tolist()}, got {got.tolist()}"
     if not isinstance(got, Tensor):
         return f": expected {expected}, got {got}"
@@ -171,7 +171,7 @@ def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     told: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
-        usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it came
+        usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it arrived
         stored = {f"gradient of {name}" for name in step.param_grads}
         for pair in step.shared:
             if pair not in told and pair not in usual and of_params != stored.isdisjoint(pair):
@@ -181,7 +181,7 @@ def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
 
 
 def upstream_goes_on(evidence: Evidence) -> Iterator[Finding]:
-    """Yield gradients that an earlier graph, whose outputs a stage was fed, has not got from the input gradients."""
+    """Yield gradients that an earlier graph, whose outputs a stage received, did not get from the input gradients."""
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
         for name, text in step.upstream.items():
@@ -189,7 +189,7 @@ def upstream_goes_on(evidence: Evidence) -> Iterator[Finding]:
 
 
 def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
-    """Yield parameter gradients that lie in memory in another way than plain autograd's."""
+    """Yield parameter gradients whose memory layout differs from plain autograd's."""
     yield from raised(evidence.observation)
     told: set[str] = set()
     for step in evidence.observation.steps:
@@ -221,7 +221,7 @@ def accumulates_in_place(evidence: Evidence) -> Iterator[Finding]:
 
 @by_numeric_rule
 def weight_result(evidence: Evidence) -> Judged:
-    """Yield entries of what W returned that are neither what stands after it nor what this W added."""
+    """Yield entries of W's result that are neither the gradient after it nor what this W added."""
     yield from raised(evidence.observation)
     results = [step for step in evidence.observation.steps if step.action.kind == "W" and not step.raised]
     if results and all(step.weight_result is None for step in results):
@@ -258,7 +258,7 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
 
 
 def same_bits(observations: tuple[Observation, ...]) -> bool | None:
-    """Tell whether all repeats of a trial gave the same bits; None where it was run once."""
+    """Return whether all repeats of a trial gave the same bits; None if it ran once."""
     if len(observations) == 1:
         return None
     return not any(list(_differences(observations[0], other)) for other in observations[1:])

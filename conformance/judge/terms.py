@@ -1,7 +1,7 @@
-"""The size of the terms that an operation adds up: what is left after terms cancel is judged by them.
+"""Computes the size of the terms that an operation adds up, by which the remainder of cancelling terms is judged.
 
-Of an operation that is no sum of products, it is how much its result changes with its arguments, relative to theirs:
-no kernel can be nearer than the rounding of what it is given.
+For an operation that is not a sum of products, the size is the change of its result with its arguments, relative to
+theirs. No kernel can be more accurate than the rounding of its arguments.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from gradconform.drive.reference64 import widen
 from gradconform.tolerance import Partials
 from gradconform.trees import map_leaves, tensors
 
-#: How far a sum of an operation that is linear may be from what linearity says, in eps of float64 and of its size.
+#: How far a sum of a linear operation may be from the linear prediction, in eps of float64 and of its size.
 _LINEAR = 1e4
 
 
-#: The relative change of the arguments by which an operation is tried in float64, and how many patterns of signs.
+#: The relative change of the arguments in a float64 test of an operation, and the number of sign patterns.
 _STEP = 2.0**-30
 _PATTERNS = 4
-#: How far a change by two steps may be from twice that by one, as a share of it; one that jumps is further.
+#: How far a change by two steps may be from twice that by one, as a share of it; a jump is further.
 _SMOOTH = 0.1
 
 
 def terms_of(func: Callable[..., Any], given: Any, at: int) -> Partials:
-    """Return the sizes of what result ``at`` of an operation is made of; none where that cannot be told.
+    """Return the sizes of the terms in result ``at`` of an operation; empty if they cannot be computed.
 
-    ``given`` are its arguments, as ``(args, kwargs)`` on the CPU. For a sum of products it is the sum of its absolute
-    terms, for any other operation its change with its arguments, in proportion.
+    ``given`` are its arguments, as ``(args, kwargs)`` on the CPU. For a sum of products the size is the sum of its
+    absolute terms, for any other operation the change with its arguments, in proportion.
     """
     return _absolute_terms(func, given, at) or _change(func, given, at)
 
 
 def _change(func: Callable[..., Any], given: Any, at: int) -> Partials:
-    """Return how much a result changes with its arguments, in proportion; none where it jumps.
+    """Return how much a result changes with its arguments, in proportion; empty if it jumps.
 
     That is the largest change over some patterns of signs, divided by the relative change of the arguments.
     """
@@ -71,10 +71,11 @@ def _moved(wide: Any, seed: int, step: float) -> Any:
 
 
 def _absolute_terms(func: Callable[..., Any], given: Any, at: int) -> Partials | None:
-    """Return the sizes of the sums of absolute terms in a result; None for an operation that is no sum of products.
+    """Return the sizes of the sums of absolute terms in a result; None for an operation that is not a sum of products.
 
     The operation is run in float64 on the absolute values of its arguments. It counts as a sum of products if it is
-    affine in each of its tensors there: a matrix product, a convolution and their backwards are, an exponential is not.
+    affine in each of its tensors there. A matrix product, a convolution and their backwards are affine, an exponential
+    is not.
     """
     sizes = map_leaves(_absolute, given)
     whole = _result(func, sizes, at)
@@ -115,7 +116,7 @@ def _scaled(sizes: Any, number: int, by: float) -> Any:
 
 
 def _result(func: Callable[..., Any], sizes: Any, at: int) -> Tensor | None:
-    """Return a result in float64; None where the operation cannot be run so, or its result is no finite number."""
+    """Return a result in float64; None if the operation cannot run in it, or its result is not finite."""
     args, kwargs = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, sizes)
     try:
         found = widen(tensors(func(*args, **kwargs))[at])

@@ -1,4 +1,4 @@
-"""What an oracle that needs no second device found out on one sample of an operation."""
+"""The result of an oracle that needs no second device, for one sample of an operation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from .finding import Finding
 
-#: Samples whose arguments have more elements take minutes on a CPU in 16 bits, and show no more.
+#: Samples with larger arguments take minutes on a CPU in 16 bits, and show no more.
 LARGEST = 2**18
 TOO_LARGE = f"more than {LARGEST:,} elements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """The finding, if something is wrong; how many values were ``compared``, of which kernels or samples (``tried``).
+    """The finding, if any; how many values were ``compared``, of which kernels or samples (``tried``).
 
-    ``not_tried`` names those that were not compared, by the reason.
+    ``not_tried`` names those that were not compared, by reason.
     """
 
     finding: Finding | None = None
@@ -27,7 +27,7 @@ class Tried:
 
 
 def together(several: Iterable[Tried]) -> dict[str, Any]:
-    """Return what was compared in several samples as JSON values."""
+    """Return the comparisons of several samples as JSON values."""
     found = list(several)
     not_tried = by_reason(one.not_tried for one in found)
     return {
@@ -38,7 +38,7 @@ def together(several: Iterable[Tried]) -> dict[str, Any]:
 
 
 def by_reason(several: Iterable[Mapping[str, Collection[str]]]) -> dict[str, set[str]]:
-    """Return the names of all mappings by reason."""
+    """Return the merged names of all mappings, by reason."""
     found: dict[str, set[str]] = {}
     for one in several:
         for why, names in one.items():

@@ -17,16 +17,16 @@ from gradconform.trees import equal
 
 from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
-#: Ends the place of a finding on what of a tensor is no number, beside which its numbers may have one of their own.
+#: The suffix of a finding's place for elements that are not numbers; its numbers may have a separate finding.
 NONFINITE = " (NaN and inf)"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a tensor is held against beside plain autograd.
+    """The references of a tensor in addition to plain autograd's.
 
-    ``exact`` is the gradient in float64, None where plain autograd itself is the reference; ``partials`` are the
-    largest partial sums met; ``terms`` measures what the gradient is the sum of, where that can be told.
+    ``exact`` is the gradient in float64, None if plain autograd itself is the reference. ``partials`` are the largest
+    partial sums so far. ``terms`` measures the terms of the gradient's sum, if possible.
     """
 
     exact: Tensor | None
@@ -34,16 +34,16 @@ class Known:
     terms: Callable[[], Partials] | None = None
 
 
-#: What a backward computes in the dtype that it has.
+#: Values that a backward computes in their own dtype.
 _COMPUTED: frozenset[Sort] = frozenset({"input gradient", "parameter gradient"})
 
-#: Gives what is known of a tensor; it is asked for that where the tensor is not bit-equal to plain autograd's.
+#: Returns the known references of a tensor; it is called only if the tensor is not bit-equal to plain autograd's.
 Reference = Callable[[], Known]
-#: Gives the likely cause of what came, None for nothing; None where there is no telling.
+#: Returns the likely cause of a value, which is None for a missing one; None if no cause is found.
 Explain = Callable[[Tensor | None], Cause | None]
 
 
-def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how much room it has, what to say of it)
+def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed error, and its description)
     sort: Sort,
     where: str,
     action: object,
@@ -58,12 +58,12 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
     run_in: torch.dtype | None = None,
     fills: bool = False,
 ) -> Judged:
-    """Yield how near one tensor came and what is wrong with it; what is bit-equal to plain autograd is right.
+    """Yield the error/bound of one tensor and its findings; a bit-equal tensor is right.
 
-    ``action`` is what prints as the action behind which it was seen. ``explain`` is asked for the likely cause of a
-    tensor that is wrong, missing, of another shape, or not wanted. The bound is ``factor`` times that of the rule,
-    ``spread`` is how far two runs of plain autograd are apart, and zeros may stand where it has None if
-    ``zeros_for_none``. ``run_in`` is the dtype of the run. ``fills``: memory that nobody has written holds NaN.
+    ``action`` prints as the action after which the tensor was seen. ``explain`` returns the likely cause of a tensor
+    that is wrong, missing, of another shape, or not wanted. The bound is ``factor`` times that of the rule, and
+    ``spread`` is the difference of two runs of plain autograd. With ``zeros_for_none``, zeros are accepted for None.
+    ``run_in`` is the dtype of the run. ``fills``: unwritten memory holds NaN.
     """
     if same_bits(got, expected):
         yield BIT_EQUAL
@@ -103,12 +103,12 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, what it is held against, how m
         yield from _rounded(sort, where, label, got, expected, factor=factor)
 
 
-def _rounded(  # noqa: PLR0913 (as _nonfinite, and how much room it has)
+def _rounded(  # noqa: PLR0913 (as _nonfinite, and its allowed error)
     sort: Sort, where: str, action: str, got: Tensor, expected: Tensor, *, factor: float
 ) -> Iterator[Finding]:
-    """Yield a gradient that is within the rule, and has none of the bits by which its dtype is finer than another.
+    """Yield a gradient that is within the rule, but has none of the bits that a narrower dtype lacks.
 
-    Where there is more room than the rule's, less precision is allowed.
+    If more error than the rule's is allowed, less precision is allowed too.
     """
     narrow = gone_through(got, expected) if factor == 1.0 and sort in _COMPUTED else None
     if narrow is not None:
@@ -118,8 +118,8 @@ def _rounded(  # noqa: PLR0913 (as _nonfinite, and how much room it has)
 
 
 def same_bits(got: object, expected: object) -> bool:
-    """Tell whether both are dense tensors of one form and bit-equal: the common case, and a quick one."""
-    if got is expected:  # one copy stands for both, where the driver has found them equal
+    """Return whether both are dense tensors of one form and bit-equal: the common case, and a quick one."""
+    if got is expected:  # one copy serves for both, because the driver found them equal
         return isinstance(got, Tensor)
     return (
         isinstance(got, Tensor)
@@ -133,10 +133,10 @@ def same_bits(got: object, expected: object) -> bool:
 
 
 def _cause(explain: Explain | None, got: Tensor | None) -> Cause | None:
-    """Ask for the likely cause; a diagnosis that fails says so, and takes nothing from the verdict."""
+    """Return the likely cause; a failed diagnosis is reported and does not change the verdict."""
     try:
         return None if explain is None else explain(got)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the gradient is wrong all the same)
+    except Exception as error:  # noqa: BLE001 (the gradient is wrong, whatever the error is)
         return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
 
 
@@ -150,7 +150,7 @@ def _form(got: Tensor, expected: Tensor) -> tuple[Kind, str] | None:
     return None
 
 
-def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is held against)
+def _nonfinite(  # noqa: PLR0913 (a tensor, its place, and its references)
     sort: Sort,
     where: str,
     action: str,
@@ -173,10 +173,11 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, where it was seen, and what it is he
 
 
 def _overflowing(got: Tensor, expected: Tensor, exact: Tensor | None, bound: float) -> Tensor:
-    """Return where an overflow hangs on the order of sums alone: float64 has a number there.
+    """Return the elements that overflow only because of the order of sums: float64 has a number there.
 
-    Where plain autograd overflows, what is as near to float64 as it must be is right, and so is another overflow: inf,
-    or the NaN of two that cancel. Where it does not, inf is right next to the largest number of the dtype.
+    If plain autograd overflows, a value within the bound of float64 is right. Another overflow is right too: inf, or
+    the NaN of two infinities that cancel. If it does not overflow, inf is right next to the largest number of the
+    dtype.
     """
     if exact is None:
         return torch.zeros_like(got, dtype=torch.bool)
@@ -188,7 +189,7 @@ def _overflowing(got: Tensor, expected: Tensor, exact: Tensor | None, bound: flo
     return (spared | past).to(got.device)
 
 
-def _by_the_rule(  # noqa: PLR0913 (a tensor, what it is held against, and how much room it has)
+def _by_the_rule(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
     got: Tensor,
     expected: Tensor,
     reference: Reference | None,
@@ -197,9 +198,9 @@ def _by_the_rule(  # noqa: PLR0913 (a tensor, what it is held against, and how m
     factor: float,
     run_in: torch.dtype | None,
 ) -> tuple[Judgement, Tensor | None]:
-    """Return what the rule says, and the gradient in float64, None where plain autograd's is that.
+    """Return the judgement by the rule, and the gradient in float64, None if plain autograd's is the reference.
 
-    A gradient in float64 of a run in a narrower dtype is computed from what was rounded to that.
+    A gradient in float64 of a run in a narrower dtype is computed from values that were rounded to that dtype.
     """
     known = Known(None) if reference is None else reference()
     wide = expected.dtype in {torch.float64, torch.complex128}

@@ -1,4 +1,4 @@
-"""Judges a random trial by all that can be asked of it: whatever was watched has to be as under plain autograd."""
+"""Judges a random trial by every requirement: all watched values must be as under plain autograd."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from . import hooks, state
 from .finding import Judged, by_numeric_rule, findings_in
 from .gradients import gradients
 
-#: What no action computes.
+#: State that no action computes.
 _STATE = ("args", "output_grads", "params", "requires_grad", "rng", "process", "handed")
 
 
 @by_numeric_rule
 def whole(evidence: Evidence) -> Judged:
-    """Yield what differs from plain autograd: values after every action, and state and hooks where they are watched.
+    """Yield differences from plain autograd: values after every action, and state and hooks if they are watched.
 
-    Where a value is wrong nothing further is asked. What None among the output gradients means is asked of those alone
-    who claim it; what others make of it grad_tuple.none asks.
+    If a value is wrong, nothing more is checked. None among the output gradients is judged only if none_output_grad is
+    claimed. grad_tuple.none checks the other targets.
 
     Raises:
         UnsupportedError: There is None among the output gradients, and none_output_grad is not claimed.
@@ -46,9 +46,9 @@ def whole(evidence: Evidence) -> Judged:
 
 
 def fires_hooks(trial: Trial, claims: Capabilities) -> bool:
-    """Tell whether hooks are on parameters, and whether the implementation claims to fire them."""
+    """Return whether hooks are on parameters, and the implementation claims to fire them."""
     kinds = {action.kind for action in trial.actions}
-    if "parameter_input" in trial.needs:  # whether I accumulates such a parameter is nobody's rule
+    if "parameter_input" in trial.needs:  # no rule says whether I accumulates such a parameter
         return False
     split = bool(kinds & {"I", "W"})
     claimed = claims.hooks == "with_grad" if split else claims.hooks != "nowhere"

@@ -1,4 +1,4 @@
-"""Which operations of a device are wrong, and which imprecise: each is held against the CPU's, by itself."""
+"""Finds the wrong and the imprecise operations of a device, by comparing each one alone with the CPU's."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _WIDER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """What the operations of a trial are on a device, one by one.
+    """The operations of a trial on a device, each compared alone.
 
-    ``wrong`` is the first that is wrong. Where none is, it names those that the CPU lacks, as a hint, and is None where
-    there are none of those. ``imprecise`` are those that err by more than IEEE rounding and are not wrong, the worst
-    call of each. ``names`` has one name for each call, ``errors`` by how much the results of a call that is not wrong
-    are off, ``roughest`` by dtype the largest of these relative to its result.
+    ``wrong`` is the first wrong operation. If none is wrong, it names those that the CPU lacks, as a hint, or is None.
+    ``imprecise`` has the operations that err by more than IEEE rounding and are not wrong, the worst call of each.
+    ``names`` has one name for each call. ``errors`` has the result errors of each call that is not wrong, and
+    ``roughest`` the largest of these relative to its result, by dtype.
     """
 
     wrong: Cause | None
@@ -51,11 +51,11 @@ class Operations:
 
 
 def operations_of(references: References, *, twice: bool = False) -> Operations:
-    """Run plain autograd on the device once more, and hold each operation against the CPU's with the same arguments.
+    """Return the comparison of each operation with the CPU's, from one more run of plain autograd on the device.
 
-    ``twice`` names only what is wrong again on copies of its arguments: where nothing else says that it is the device,
-    it may be one that runs late, whose tensors hold no values yet. On a device whose operations cannot be seen none is
-    compared: ``names`` has those that the CPU calls.
+    ``twice`` reports only an operation that is wrong again on copies of its arguments. Without other evidence against
+    the device, the operation may run late, so that its tensors hold no values yet. If the device's operations cannot be
+    seen, none is compared: ``names`` has those that the CPU calls.
     """
     materials = references.materials
     if OPERATIONS in withheld(materials.device.type):
@@ -81,18 +81,18 @@ class Compared(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self.device, self.twice = device, twice
         self.found: Cause | None = None
-        #: Whether what was found has a kernel of its own on the device.
+        #: Whether the device has its own kernel for an operation.
         self.is_certain = False
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
         self.names: list[str] = []
         self.errors: dict[Call, tuple[float, ...]] = {}
         self.roughest: dict[torch.dtype, float] = {}
         self._calls = Calls()
-        #: What the CPU has not.
+        #: Errors for operations that the CPU does not support.
         self.alone: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation; keep the first that is wrong."""
+        """Run the operation and return its result; store the first wrong one."""
         del types
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
@@ -107,7 +107,7 @@ class Compared(DispatchMode):
             self.alone.append(name)
             return found
         self._weigh(func, found, here)
-        room = room_in(self.device.numerics, [name])  # its own, not that of the whole trial
+        room = room_in(self.device.numerics, [name])  # the operation's own, not that of the whole trial
         with judged_with(Room(absolute=room.absolute)):
             seen = difference(func, given, here, found)
             if seen is not None and self.twice:
@@ -126,9 +126,9 @@ class Compared(DispatchMode):
         return found
 
     def _inside(self, func: Any, args: Any, given: Any) -> Cause | None:
-        """Return which operation is wrong among those that torch composes ``func`` of on the device, None for none.
+        """Return the wrong operation among those that ``func`` is composed of on the device, or None.
 
-        One that is composed itself is not named if nothing inside it is: a user knows the outer name.
+        A composed operation keeps the outer name, which the user knows, if nothing inside it is wrong.
         """
         if not is_composed(func, self.device.type):
             return None
@@ -142,7 +142,7 @@ class Compared(DispatchMode):
         return inner.found if inner.is_certain else None
 
     def _weigh(self, func: Any, found: Any, here: Any) -> None:
-        """Note by how much the results of a call are off."""
+        """Store the errors of a call's results."""
         wanted = tensors(here)
         off = errors_in(list(map(on_cpu, tensors(found))), wanted)
         self.errors[self._calls.next(func, found)] = off
@@ -150,7 +150,7 @@ class Compared(DispatchMode):
             self.roughest[dtype] = max(error, self.roughest.get(dtype, 0.0))
 
     def _shrinks(self, func: Any, args: Any, given: Any, seen: Difference) -> bool:
-        """Whether an error is some eps, and is not there in a wider dtype."""
+        """Return whether an error is a few eps, and absent in a wider dtype."""
         if seen.dtype is None or not seen.eps <= most_eps(seen.dtype):
             return False
         wide = map_leaves(_wider, given)
@@ -165,14 +165,14 @@ class Compared(DispatchMode):
 
 
 def _moved(value: Any) -> Any:
-    """Return a copy on the CPU: an operation may write into what it is given."""
+    """Return a copy on the CPU: an operation may write into its arguments."""
     if isinstance(value, Tensor):
         return on_cpu(value).clone()
     return torch.device("cpu") if isinstance(value, torch.device) else value
 
 
 def _on_device_of(args: Any) -> Callable[[Any], Any]:
-    """Return what puts a tensor where the first of ``args`` is that is not on the CPU."""
+    """Return a function that moves a tensor to the device of the first of ``args`` that is not on the CPU."""
     device = next((one.device for one in tensors(args) if one.device.type != "cpu"), torch.device("cpu"))
     return lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf
 
@@ -185,7 +185,7 @@ def _wider(value: Any) -> Any:
 
 
 def _rounds_scalars(func: Callable[..., Any], given: Any, found: Any, seen: Difference) -> bool:
-    """Return whether a float64 result is the CPU's for scalar arguments, such as an epsilon, rounded to float32."""
+    """Return whether a float64 result equals the CPU's for scalar arguments, such as an epsilon, rounded to float32."""
     if seen.dtype is not torch.float64 or not seen.eps <= MOST_EPS_OF_SCALARS:
         return False
     rounded = map_leaves(_scalar_in_float32, given)

@@ -1,1 +1,1 @@
-"""A run: its options, its runner per device and dtype, and what it writes down."""
+"""A run: its options, its runner per device and dtype, and its records."""

@@ -1,4 +1,4 @@
-"""Which options of a run a check beside the contract asks for by its id alone."""
+"""The run options that select a single check outside the contract by its id."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in, oracle_of
 
-#: What asks for none of them.
+#: The options that select no such check.
 _NONE: dict[str, Any] = {
     "operation": (), "oracle": (), "block": (), "sizes": None, "setting": (), "fault": (), "with_contract": None,
 }  # fmt: skip
 
 
 def asked_by(check: str) -> dict[str, Any]:
-    """Return the options with which a run has a check, and none of what it stood beside."""
+    """Return the options with which a run has this check, and no other check outside the contract."""
     operation, block = named_in(check, OPERATIONS), named_in(check, BLOCKS)
     setting, fault = named_in(check, SETTINGS), named_in(check, FAULTS)
     if operation is not None:

@@ -1,9 +1,9 @@
-"""What shows whether a process that has imported a target still judges: canaries, of which it is known what comes.
+"""Canaries: implementations with a known verdict, which show whether a process still judges correctly.
 
-A library may patch torch, or the kit, when it is imported. So each process that judges a target judges, before, amid
-and after its checks and by the same functions, a few implementations of which all is known: one that is right, and some
-that are wrong. Where one of them is judged otherwise, no result of that process counts. Whoever reads what the process
-says decides that, from the results of its canaries.
+A library may patch torch, or the kit, when it is imported. So each process that judges a target also judges a few known
+implementations, before, between and after its checks and by the same functions. One of them is right, the others are
+wrong. If one gets another verdict, no result of that process counts. The reader of the process's results decides that,
+from the results of its canaries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradconform.results import Result, Status
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What a canary does, in words that follow ``a backward``, and what has to come of it."""
+    """The description of a canary, to follow ``a backward``, and its expected verdict."""
 
     does: str
     status: Status = "failed"
@@ -25,7 +25,7 @@ class Canary:
 
 _AREA = "canary"
 
-#: What is held against what the process was before the target was imported, in place of judging a backward.
+#: Compares the process with its state before the target was imported, instead of judging a backward.
 UNCHANGED = f"{_AREA}.unchanged"
 
 #: The backwards that are judged, by the check id of their results.
@@ -40,14 +40,14 @@ BACKWARDS: Mapping[str, Canary] = MappingProxyType(
     }
 )
 
-#: The check ids of all results that one look at the process gives.
+#: The check ids of all results of one examination of the process.
 CANARIES = frozenset({UNCHANGED, *BACKWARDS})
 
 
 def disbelief(result: Result) -> str | None:
-    """Return why a process cannot be believed, by the result of one of its canaries; None where that is as it must be.
+    """Return why a process cannot be trusted, by the result of one of its canaries; None if that is as expected.
 
-    It speaks of the process as one that has imported the target.
+    The text describes the process as one that has imported the target.
     """
     if result.check == UNCHANGED:
         return None if result.status == "passed" else result.message
@@ -60,12 +60,12 @@ def disbelief(result: Result) -> str | None:
     return f"with the target imported, a backward {canary.does} is not failed, but {result.status.replace('_', ' ')}"
 
 
-#: Why a process cannot be believed that has not told of all its canaries.
+#: The reason to distrust a process that has not reported all its canaries.
 SILENT = "with the target imported, the process does not tell what came of the backwards that the kit knows to be wrong"
 
 
 def withdrawn(result: Result, reason: str) -> Result:
-    """Return the result that takes the place of one that does not count."""
+    """Return the replacement for a result that does not count."""
     return replace(
         result,
         status="error",

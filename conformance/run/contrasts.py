@@ -1,4 +1,4 @@
-"""Plain trials that a mistake has to agree with: one that is made in every action is made in these as well."""
+"""Plain trials that a mistake must agree with: a mistake made in every action is made in these as well."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROGRAMS = ("F0 I0 W0 F1 I1 W1", "F0 F1 I0 I1 W1 W0", "F0 B0 F1 B1", "F0 F1 I0 
 
 
 def contrasts(claims: Capabilities, evidence_of: Callable[[Trial], Evidence]) -> Iterator[Evidence]:
-    """Yield the evidence of the plain trials that ask nothing that is not claimed, but those that are refused."""
+    """Yield the evidence of the plain trials that require only claimed capabilities, except refused ones."""
     for stage in _STAGES:
         for program in _PROGRAMS:
             trial = Trial(stages=(stage,), program=program)

@@ -1,4 +1,4 @@
-"""Where the backward of a user's stage departs from plain autograd's: the first module on its way that shows it."""
+"""Finds the first module of a user's stage whose backward differs from plain autograd's."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, judge
 from gradconform.trial.trial import Trial
 
-#: What a finding is about where gradients at boundaries say more of it.
+#: The sorts of finding for which gradients at boundaries give more information.
 _OF_VALUES = {"mismatch", "missing", "nonfinite", "unexpected"}
 
-#: So many modules are named of those that share the tensor whose gradient is wrong.
+#: How many of the modules that share the tensor with the wrong gradient are named.
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """In which module gradients depart, and how; ``parameters`` are those that show it, all where that is none."""
+    """The module in which gradients first differ, and how; ``parameters`` are those that show it, all if empty."""
 
     told: str
     parameters: frozenset[str] = frozenset()
 
     def shows_in(self, finding: Finding) -> bool:
-        """Tell whether a finding comes of it: a wrong gradient on the way is in all that is behind it."""
+        """Return whether a finding follows from it: a wrong gradient spoils all later ones."""
         of_parameter = finding.sort == "parameter gradient" and finding.where in self.parameters
         return finding.kind in _OF_VALUES and (of_parameter or not self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class Departures:
-    """Looks for them on one device and dtype, once for findings on a stage that are alike and on the same tensors."""
+    """Finds departures on one device and dtype, once for similar findings on a stage and the same tensors."""
 
     adapter: Adapter
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class Departures:
     known: dict[tuple[Hashable, ...], Departure | None]
 
     def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
-        """Return the findings of a check with the module in which they begin, where the boundaries show one."""
+        """Return the findings of a check with the module in which they begin, if the boundaries show one."""
         of_values = [one for one in findings if one.kind in _OF_VALUES]
         if not is_named(check) or trial.chain or not of_values:
             return findings
@@ -70,7 +70,7 @@ class Departures:
     def _departure(self, trial: Trial, wrong: frozenset[str]) -> Departure | None:
         try:
             return departure(self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial), wrong)
-        except BaseException as error:  # noqa: BLE001 (the failure itself is told all the same)
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return None
 
@@ -81,10 +81,10 @@ class Departures:
 
 
 def departure(right: Boundaries, got: Boundaries, parameters: frozenset[str]) -> Departure | None:
-    """Return in which module gradients first depart; nothing where none is wrong at a boundary.
+    """Return the module in which gradients first differ; None if none is wrong at a boundary.
 
-    ``parameters`` are the names of those whose gradient is wrong. Of an implementation that runs more forwards than
-    plain autograd, such as each once more in its backward, nothing is known: which of them are the same is not.
+    ``parameters`` are the names of those whose gradient is wrong. If an implementation runs more forwards than plain
+    autograd, for example each again in its backward, the result is None. Such forwards cannot be matched.
     """
     if got.calls.keys() != right.calls.keys():
         return None
@@ -100,7 +100,7 @@ def departure(right: Boundaries, got: Boundaries, parameters: frozenset[str]) ->
 
 
 def _wrong(right: Mapping[int, list[Tensor]], got: Mapping[int, list[Tensor]]) -> Iterator[tuple[int, str]]:
-    """Yield the numbers of tensors whose gradient is wrong, and what it is."""
+    """Yield the numbers of tensors whose gradient is wrong, and the kind of the error."""
     for number, gradients in right.items():
         several = got.get(number)
         if not several:
@@ -117,14 +117,14 @@ def _near(got: Tensor, right: Tensor) -> bool:
 
 
 def _departs(call: Call, wrong: Mapping[int, str], parameters: frozenset[str]) -> bool:
-    """Tell whether the gradients of a call's outputs are right, and one of its inputs or own parameters is not."""
+    """Return whether the gradients of a call's outputs are right, and one of its inputs or own parameters is not."""
     if not call.outputs or any(number in wrong for number in call.outputs):
         return False
     return any(number in wrong for number in call.inputs) or not parameters.isdisjoint(call.parameters)
 
 
 def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> Departure:
-    """Return what is said of the first of ``calls``, and of those that share its wrong input."""
+    """Return the departure for the first of ``calls``, and for those that share its wrong input."""
     first = calls[0]
     own = [name for name in first.parameters if name in parameters]
     inputs = [number for number in first.inputs if number in wrong]

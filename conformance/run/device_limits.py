@@ -1,4 +1,4 @@
-"""Checks that a device cannot run, as its probe has measured; each is ``unsupported`` with the reason."""
+"""Skips checks that a device cannot run by its probe; each is ``unsupported`` with the reason."""
 
 from __future__ import annotations
 

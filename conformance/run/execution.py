@@ -1,4 +1,4 @@
-"""A run as the command sees it: its header, and a way to run what has no result yet, in this process or in others."""
+"""A run as the command uses it: its header, and a way to run the remaining items, in this process or in others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradconform.records import Header, RecordsError, as_line, finished
 from gradconform.results import Place, Result
 
 OnResult = Callable[[Result], None]
-#: Is told of an item as it begins, by its result as one that is ``not_run``.
+#: Receives each item as it begins, as a ``not_run`` result.
 OnStart = Callable[[Result], None]
 
 
@@ -27,18 +27,19 @@ class Execution(Protocol):
         """Run the items at ``places``."""
 
     def close(self) -> None:
-        """Let go of what was made ready."""
+        """Free the prepared resources."""
 
 
 class RecordFile:
-    """An open file of records. No other run can write to it, and each record is handed to the system at once.
+    """An open file of records. No other run can write to it, and each record is written to the system at once.
 
     Raises :class:`~gradconform.records.RecordsError` for a path that cannot be written to, that another run is writing
-    to, that is no file of records, or that holds a run that did not come to its end: those results are not thrown away.
+    to, or that is not a file of records. It also raises for a file with an unfinished run, so that its results are not
+    lost.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
-        """Open and lock ``path``. With ``resume`` it must hold a run, ``found``, which is gone on with."""
+        """Open and lock ``path``. With ``resume`` it must hold a run, ``found``, which is continued."""
         self.path = path
         self._file, self._created = _opened(path, create=not resume)
         self._written = 0
@@ -63,7 +64,7 @@ class RecordFile:
             raise RecordsError(msg)
 
     def begin(self, header: Header) -> None:
-        """Write the first line; with ``resume``, that the run is gone on with after what is whole."""
+        """Write the first line; with ``resume``, write after the last complete line that the run is continued."""
         if self.found is None:
             os.ftruncate(self._file, 0)
             self.write(header.to_record())
@@ -72,11 +73,11 @@ class RecordFile:
             self.write({"record": "resumed", "results": len(self.found.results)})
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record; raise :class:`~gradconform.records.RecordsError` where not all of it could be written."""
+        """Append one record; raise :class:`~gradconform.records.RecordsError` if not all of it could be written."""
         line = as_line(record)
         try:
             os.lseek(self._file, 0, os.SEEK_END)
-            while line:  # a disk that fills up takes a part of the line first, and refuses the rest
+            while line:  # a disk that fills up accepts a part of the line first, and refuses the rest
                 line = line[os.write(self._file, line) :]
         except OSError as error:
             msg = (
@@ -91,11 +92,11 @@ class RecordFile:
         self.write(finished(result))
 
     def end(self, verdict: str) -> None:
-        """Append that every planned item has a result."""
+        """Append the record that every planned item has a result."""
         self.write({"record": "end", "verdict": verdict})
 
     def close(self) -> None:
-        """Close and unlock; a file that was made for a run that never began is removed."""
+        """Close and unlock; remove a file that was created for a run that never began."""
         if self._file < 0:
             return
         if self._created and not self._written:
@@ -105,7 +106,7 @@ class RecordFile:
 
 
 def _opened(path: str, *, create: bool) -> tuple[int, bool]:
-    """Return the open file, and whether it was not there before."""
+    """Return the open file, and whether it is new."""
     try:
         created = not Path(path).exists()
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o666)
@@ -121,7 +122,7 @@ def _opened(path: str, *, create: bool) -> tuple[int, bool]:
 
 
 def _lock(file: int, path: str) -> None:
-    """Take the lock of an open file, which the system gives back however this process ends."""
+    """Lock an open file; the system releases the lock however this process ends."""
     import fcntl  # noqa: PLC0415 (not every system has it, and only a file of records needs it)
 
     try:

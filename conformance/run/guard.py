@@ -1,4 +1,4 @@
-"""Looks after the process that judges: whether the kit in it, and torch, still do what they did before the target."""
+"""Guards the process that judges: checks that the kit and torch still behave as before the target's import."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gradconform.trial.trial import Trial
 from .canaries import BACKWARDS, UNCHANGED, disbelief
 from .runner import Runner, one_thread
 
-#: After so many checks the process is looked at again.
+#: The process is examined again after this many checks.
 EVERY = 250
 
-#: The modules that judge, and that bring to whoever reads it what they found.
+#: The modules that judge, and that carry the results to the reader.
 _JUDGING = tuple(
     f"gradconform.{name}"
     for name in (
@@ -40,13 +40,13 @@ _CPU = torch.device("cpu")
 
 
 class Guard:
-    """Knows the process as it was when the guard was made; ``problem`` is why it cannot be believed any more.
+    """Stores the state of the process at its creation; ``problem`` is why it cannot be trusted any more.
 
-    ``tell`` hears the result of each canary.
+    ``tell`` receives the result of each canary.
     """
 
     def __init__(self) -> None:
-        """Look at the kit and at torch as they are, before the target is imported."""
+        """Store the state of the kit and of torch before the target is imported."""
         self._kit, self._dtype, self._tolerances = _kit(), torch.get_default_dtype(), overridden()
         self._by_import: str | None = None
         self._items = 0
@@ -54,19 +54,19 @@ class Guard:
         self.tell: Callable[[Result], None] = lambda _: None
 
     def target_imported(self) -> None:
-        """Look at what the import of the target has set."""
+        """Store the settings that the import of the target changed."""
         now = torch.get_default_dtype()
         if now is not self._dtype:
             self._by_import = f"importing the target changed torch's default dtype from {self._dtype} to {now}"
 
     def before_item(self) -> None:
-        """Look at the process before the first item, and again before some later ones."""
+        """Examine the process before the first item, and again before some later ones."""
         if self._items % EVERY == 0:
             self.look()
         self._items += 1
 
     def look(self) -> str | None:
-        """Judge the canaries, and return why the process cannot be believed, None where it can."""
+        """Return why the process cannot be trusted, by judging the canaries; None if it can."""
         with one_thread():
             for result in self._results():
                 self.tell(result)
@@ -77,11 +77,11 @@ class Guard:
         changed = self._by_import or self._changed()
         values: dict[str, Any] = {} if changed is None else {"status": "failed", "message": changed}
         yield _check(UNCHANGED).result("cpu", "float32", **values)
-        oracles = OracleCache()  # of this look alone: plain autograd is asked anew each time
+        oracles = OracleCache()  # used only here: plain autograd runs again each time
         for name in BACKWARDS:
             target = canary(name.rpartition(".")[2])
             runner = Runner(target, device=_CPU, dtype=torch.float32, diagnose=False, oracles=oracles)
-            with tolerances_as_shipped():  # a hook may have set some that let all pass
+            with tolerances_as_shipped():  # a hook may have set tolerances that accept everything
                 result = runner.run(_check(name))
             yield result
 
@@ -111,9 +111,9 @@ def _check(name: str) -> Check:
 
 
 def _kit() -> dict[str, object]:
-    """Return, by name, the code of every function of the modules that judge, and what else can be called there.
+    """Return, by name, the code of every function of the modules that judge, and of their other callables.
 
-    What a module has defined stands before what others have imported from it.
+    Names that a module itself defines come before imported ones.
     """
     own: dict[str, object] = {}
     imported: dict[str, object] = {}
@@ -128,7 +128,7 @@ def _kit() -> dict[str, object]:
 
 
 def _code(value: object) -> object:
-    """Return the code of a function, of a method or of a property; of anything else that can be called, the thing."""
+    """Return the code of a function, a method or a property; any other callable itself."""
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, (staticmethod, classmethod)):

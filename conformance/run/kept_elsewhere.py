@@ -1,4 +1,4 @@
-"""What a target shows on one Linear of gradients that it keeps outside ``Parameter.grad``."""
+"""Tests a target that keeps gradients outside ``Parameter.grad``, by running it on one Linear."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gradconform.trial.trial import Trial
 
 from .preflight import LINEAR
 
-#: The claims that one Linear shows.
+#: The claims that are tested on one Linear.
 SHOWN = ("clears_grads", "grads_on_param", "post_accumulate_hooks")
 
 
 def not_shown(claims: Capabilities, observe: Callable[[Trial], Observation]) -> frozenset[str]:
-    """Return which of :data:`SHOWN` a target does not do; none where something raises, which the checks report.
+    """Return the claims of :data:`SHOWN` that a target does not meet; none if an action raises.
 
-    The Linear has gradients in ``main_grad`` before the first action, and hooks on its parameters. The gradients are
-    cleared behind three micro-batches, whose sum some targets make anew whenever it is read.
+    The checks report what an action raises. The Linear has gradients in ``main_grad`` before the first action, and
+    hooks on its parameters. The gradients are cleared after three micro-batches, whose sum some targets compute again
+    whenever it is read.
     """
     backward = "B{0}" if claims.full else "I{0} W{0}"
     trial = Trial(
@@ -40,7 +41,7 @@ def not_shown(claims: Capabilities, observe: Callable[[Trial], Observation]) -> 
             "post_accumulate_hooks": fired >= steps[0].param_grads.keys(),
             "clears_grads": _clears(trial, observe),
         }
-    except BaseException as error:  # noqa: BLE001 (whatever the target raises, the checks meet it)
+    except BaseException as error:  # noqa: BLE001 (the checks meet every error of the target)
         pass_on_an_interrupt(error)
         return frozenset()
     return frozenset(name for name in SHOWN if not shown[name])

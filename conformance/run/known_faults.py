@@ -1,4 +1,4 @@
-"""Holds a known fault against the checks that have to find it, in place of the target."""
+"""Runs the checks that must find a known fault, with the fault instead of the target."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .runner import Runner
 
 
 class KnownFaults:
-    """Those of one device and dtype; what plain autograd shows there is computed once for all of them."""
+    """The known faults of one device and dtype; plain autograd's results there are computed once for all of them."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        """Hold nothing yet."""
+        """Create a runner without cached results."""
         self._device, self._dtype, self._seed = device, dtype, seed
         self._oracles = OracleCache()
 
     def run(self, check: FaultCheck) -> Result:
-        """Return whether the fault is found: passed where it fails a check, an error of the kit where it passes all."""
+        """Return whether the fault is found: passed if it fails a check, an error of the kit if it passes all."""
         started = time.perf_counter()
         runner = Runner(
             check.fault.make(),
@@ -53,7 +53,7 @@ class KnownFaults:
         return {"status": "unsupported", "kind": "environment", "message": text}
 
     def _lacking(self, fault: Fault) -> str | None:
-        """Return what the device has not of what a fault shows by, None where it has all."""
+        """Return the device feature that is missing to show a fault, None if all are there."""
         if fault.shows_by == "memory" and "address" in withheld(self._device.type):
             return "shows no address of a tensor"
         if fault.shows_by == "denormals" and device_of(self._device).flushes_denormals:

@@ -1,4 +1,4 @@
-"""The files that a run loads by path, each with its hash: a run is resumed with the same files or not at all."""
+"""The files that a run loads by path, each with its hash: a run is resumed only with the same files."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def _origin(module: str) -> Path | None:
     if loaded is None:
         try:
             spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):  # the run has said already what is wrong with it
+        except (ImportError, ValueError, AttributeError):  # the run has already reported its error
             return None
         loaded = None if spec is None else spec.origin
     return Path(loaded).resolve() if loaded and Path(loaded).is_file() else None
 
 
 def _imported_from(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of modules in ``folders``; each folder of the many modules that there are is resolved once."""
+    """Yield the files of modules in ``folders``; each folder of the many modules is resolved once."""
     known, resolved = {str(folder) for folder in folders}, cache(os.path.realpath)
     for module in list(sys.modules.values()) if known else ():
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and resolved(os.path.dirname(file)) in known:  # noqa: PTH120 (a path object for each module takes longer than the rest)
+        if isinstance(file, str) and file.endswith(".py") and resolved(os.path.dirname(file)) in known:  # noqa: PTH120 (a path object for each module would dominate the time)
             yield Path(file).resolve()
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a check's trials: how near the values were, and what the device did."""
+"""Measures the trials of a check: error/bound ratios, and the device's operations and memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from gradconform.judge.finding import Finding
 from gradconform.judge.state import same_bits
 from gradconform.results import finite
 
-#: How many operations that ran off the device a message names.
+#: The number of operations off the device that a message names.
 _NAMED = 5
 
 
 @dataclass(slots=True)
 class Measurements:
-    """Of one check. ``own`` and ``plain`` are what the implementation and plain autograd executed on the device."""
+    """The measurements of one check.
+
+    ``own`` and ``plain`` are the operations of the implementation and of plain autograd on the device.
+    """
 
     headrooms: list[float] = field(default_factory=list)
     repeats: list[bool] = field(default_factory=list)
@@ -31,7 +34,7 @@ class Measurements:
     imprecise: dict[str, float] = field(default_factory=dict)
 
     def add(self, evidence: Evidence, headrooms: list[float]) -> None:
-        """Add a trial, and the headrooms that judging it met."""
+        """Add a trial, and the error/bound ratios of its judging."""
         self.headrooms += headrooms
         same = same_bits(evidence.observations)
         self.repeats += [] if same is None else [same]
@@ -45,13 +48,13 @@ class Measurements:
             self._weigh(own.peak, plain.peak, evidence.undeferred_peak)
 
     def _weigh(self, own: int, plain: int, undeferred: int | None) -> None:
-        """Keep the memory of the trial that takes most beside plain autograd."""
+        """Store the memory of the trial with the largest excess over plain autograd."""
         before = self.memory
         if plain > 0 and (before is None or own * before["plain_autograd"] > before["peak"] * plain):
             self.memory = {"peak": own, "plain_autograd": plain, "undeferred": undeferred or plain}
 
     def values(self) -> dict[str, Any]:
-        """Return the fields of a result that say all this."""
+        """Return the measurements as fields of a result."""
         told = bool(self.headrooms)
         share = self.own.off_device_share
         return {
@@ -65,9 +68,9 @@ class Measurements:
         }
 
     def below(self, percent: float) -> tuple[str, Finding] | None:
-        """Return who keeps less than ``percent`` of its operations on the device, and how much it keeps.
+        """Return who runs less than ``percent`` of its operations on the device, and the finding with the share.
 
-        Where plain autograd does not either, it is the ``device``; else the ``implementation``.
+        If plain autograd also does, it is the ``device``; else the ``implementation``.
         """
         on_device = _percent_on_device(self.own)
         if on_device is None or on_device >= percent:
@@ -88,7 +91,7 @@ def _percent_on_device(executed: Executed) -> float | None:
 
 
 def _relative(evidence: Evidence) -> list[float]:
-    """Return how far two runs of plain autograd are apart, as a part of each tensor's largest element."""
+    """Return the differences of two runs of plain autograd, relative to each tensor's largest element."""
     if not evidence.spread:
         return []
     sizes: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Which values of a planned row a failure needs: one dimension at a time is put back to its plainest value."""
+"""Finds the values of a planned row that a failure needs, by resetting one dimension at a time."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gradconform.finding_text import alike
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
-#: In so many rows that fail alike it is looked for again, where what is known does not hold or says nothing.
+#: The search is repeated in at most this many rows that fail alike, if the known result does not hold or is empty.
 _ROWS = 3
 
-#: Returns what a trial beside those of a check shows; None where it cannot be told.
+#: Returns the findings of a trial outside the check's own; None if they cannot be determined.
 Tried = Callable[[Check, Trial], list[Finding] | None]
 
 
 class Needs:
-    """What the failures of a run need.
+    """The required row values of a run's failures.
 
-    It is looked for in the first row that fails in some way: at most one trial per value that is not plain in it. Of
-    a later row that fails alike, and has these values, it is said without a trial.
+    The search uses the first row that fails in some way: at most one trial per value that is not plain in it. A later
+    row that fails alike and has these values gets the same result without a trial.
     """
 
     def __init__(self, tried: Tried) -> None:
-        """Look for nothing yet."""
+        """Create an empty search."""
         self._tried = tried
         self._known: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
 
     def told(self, check: Check, findings: list[Finding]) -> list[Finding]:
-        """Return the findings of a check with what they need; as they are where the check has no row."""
+        """Return the findings of a check with the required values; unchanged if the check has no row."""
         row = special(check.id)
         if row is None or not findings:
             return findings
@@ -41,14 +41,14 @@ class Needs:
         return [replace(one, needs=self._of(key, row)) for one, key in zip(findings, keys, strict=True)]
 
     def _of(self, key: tuple[str, ...], row: Mapping[str, str]) -> Mapping[str, str] | None:
-        """Return what is known to be needed for findings that are alike, where the row has it; the most that is."""
+        """Return the known required values for similar findings that the row has; the largest set."""
         fitting = (needs for needs in self._known.get(key, ()) if needs.items() <= row.items())
         return max(fitting, key=len, default=None)
 
     def _look(self, check: Check, row: Mapping[str, str], keys: Iterable[tuple[str, ...]]) -> None:
-        """Put back each value of a row in turn: those without which nothing is wrong are needed.
+        """Reset each value of a row in turn: a value is required if nothing is wrong without it.
 
-        Less would be guessed: a judge that has found one thing asks no further, so another may hide behind it.
+        A weaker test would be a guess: a judge stops at its first finding, so another one may be hidden.
         """
         trials = ((name, put_back(check.id, name)) for name in row)
         right = {name for name, trial in trials if trial is not None and self._tried(check, trial) == []}

@@ -1,4 +1,4 @@
-"""Runs the checks on operations that need no second device: what they judge is the device, whatever the target is."""
+"""Runs the checks on operations that need no second device: they judge the device, whatever the target is."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from gradconform.trial.trial import Trial
 from . import samples
 from .runner import one_thread
 
-#: What judges a sample, by the name of the oracle.
+#: The judge of a sample, by the name of the oracle.
 _JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType(
     {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of, ADDITIVE: additivity_of}
 )
 
 
 class OperationOracles:
-    """Those of one device and dtype."""
+    """The oracles of one device and dtype."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
-        """Store where to judge."""
+        """Store the device, dtype and seed."""
         self._device, self._dtype, self._seed = device, dtype, seed
 
     def run(self, check: OracleCheck) -> Result:
@@ -50,7 +50,7 @@ class OperationOracles:
         try:
             with interrupts_seen(), one_thread(), tolerances_of(device_of(self._device).tolerances):
                 values = self._values(check)
-        except BaseException as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+        except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
             pass_on_an_interrupt(error)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
             values = {"status": "error", "kind": "kit", "message": shortened(f"the kit failed: {text}")}
@@ -88,7 +88,7 @@ class OperationOracles:
 
 
 def _nothing(not_tried: Mapping[str, list[str]], raised: list[str]) -> dict[str, Any]:
-    """Return the verdict where nothing could be compared."""
+    """Return the verdict if nothing could be compared."""
     if raised:
         text = f"plain autograd on this device raised {raised[0]}"
         return {"status": "unsupported", "kind": "environment", "message": shortened(text)}

@@ -1,8 +1,8 @@
-"""The options of a run: the one list of them, from which every way of asking for a run takes them.
+"""The options of a run, in one list that every way of starting a run uses.
 
-The command ``gradconform run``, pytest's ``--gradconform-…``, :func:`gradconform.check_stage_backward`, the head of a
-run's records and its report, ``--resume``, ``replay`` and worker processes all go over the fields of
-:class:`RunOptions`: a new option is a field there, and what it does. Nothing here imports torch.
+The command ``gradconform run``, pytest's ``--gradconform-…``, :func:`gradconform.check_stage_backward`, the header of a
+run's records and its report all use the fields of :class:`RunOptions`. So do ``--resume``, ``replay`` and worker
+processes. A new option is a field there, plus its effect. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gradconform.naming import (
 )
 from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
 
-#: What an option changes: what is found out of a check, which checks run, or what is made of their results.
+#: The effect of an option: on the findings of a check, on the selected checks, or on the use of their results.
 Changes = Literal["results", "plan", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option(OptionWords):
-    """One option and what is done with it. ``read`` takes what is typed, ``check`` what is given in any way.
+    """One option and its conversions. ``read`` takes the typed text, ``check`` a value in any form.
 
     ``check`` returns the value as :class:`RunOptions` holds it, and ``written`` that value as JSON has it.
     """
@@ -48,7 +48,7 @@ class Option(OptionWords):
     written: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
 
     def refuse_foreign(self, value: Any) -> None:
-        """Raise ``SelectionError`` for a JSON value that is not written of this option, whatever it says."""
+        """Raise ``SelectionError`` for a JSON value that this option never writes, whatever its content."""
         if self.kind in {"several", "paths"}:
             fits, expected = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of strings"
         else:
@@ -58,7 +58,7 @@ class Option(OptionWords):
             raise SelectionError(msg)
 
     def words(self, value: Any) -> Iterator[str]:
-        """Yield the words of a command line that say ``value``."""
+        """Yield the command-line words for ``value``."""
         if self.kind == "switch":
             yield from [self.flag] if value else []
         else:
@@ -67,7 +67,7 @@ class Option(OptionWords):
 
 
 def _several(given: Any) -> tuple[str, ...]:
-    """Return the names of what may be given alone or as a sequence; what is given twice counts once."""
+    """Return the names from a single one or a sequence; duplicates count once."""
     alone = isinstance(given, str) or not isinstance(given, Iterable)
     return tuple(dict.fromkeys(str(one).removeprefix("torch.") for one in ([given] if alone else given)))
 
@@ -78,7 +78,7 @@ def _flags(given: Mapping[str, str] | Iterable[str] | str) -> tuple[str, ...]:
 
 
 def _objects(given: Any) -> tuple[Any, ...]:
-    """Return names or paths, and objects; what is given as an object is kept as it is."""
+    """Return names or paths, and objects; an object is stored unchanged."""
     alone = isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable)
     several = [given] if alone else given
     return tuple(dict.fromkeys(os.fspath(one) if isinstance(one, (str, os.PathLike)) else one for one in several))
@@ -90,7 +90,7 @@ def _names(several: Any) -> list[str]:
 
 def _path(given: Any) -> str:
     try:
-        return os.fspath(given)  # type: ignore[no-any-return] # a path of bytes is none that anybody gives
+        return os.fspath(given)  # type: ignore[no-any-return] # nobody passes a path of bytes
     except TypeError as error:
         msg = f"expected the path of a file, got {given!r}"
         raise SelectionError(msg) from error
@@ -116,7 +116,7 @@ def _switch(given: Any) -> bool:
 
 
 def _faults(given: Any) -> tuple[str, ...]:
-    """Return the names of faults; ``none`` alone is none of them."""
+    """Return the names of faults; ``none`` alone means no faults."""
     names = _several(given)
     return () if names == (NONE,) else names
 
@@ -125,7 +125,7 @@ _CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _p
 
 
 def _option(name: str, **done: Any) -> Any:
-    """Return the field of an option that has words, with what is done with it."""
+    """Return the field of an option that has words, with its conversions."""
     words = RUN_OPTION_WORDS[name]
     return field(default=words.default, metadata={"check": _CHECKS.get(words.kind, _as_it_is)} | done)
 
@@ -136,10 +136,9 @@ def _as_it_is(given: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a run is to do. Whatever it is made from, it is checked when it is made; None stands for the default.
+    """The options of a run, checked at creation from any source; None means the default.
 
-    Devices, dtypes and patterns are held against what there is when the run is made: that takes a look at the devices
-    and at the contract.
+    Devices, dtypes and patterns are checked when the run is created, because that needs the devices and the contract.
     """
 
     target: object = _option("target", written=lambda target: target if isinstance(target, str) else None)
@@ -175,17 +174,17 @@ class RunOptions:
     waivers: str | None = _option("waivers", changes="verdict", check=_path)
 
     def __post_init__(self) -> None:
-        """Check every value, and hold it in one form whatever form it was given in."""
+        """Check every value, and store it in one form."""
         for name, option in OPTIONS.items():
             given = getattr(self, name)
             object.__setattr__(self, name, option.default if given is None else option.check(given))
 
     @classmethod
     def of(cls, target: object, **given: Any) -> RunOptions:
-        """Return the options for ``target`` with what is given, in any form that a user may give it in.
+        """Return the options for ``target`` with the given values, in any form that a user may use.
 
         Raises :class:`~gradconform.naming.SelectionError` and :class:`~gradconform.contract.shard.ShardError` (both
-        ``ValueError``) for what no run takes, and ``TypeError`` for an option that there is not.
+        ``ValueError``) for an invalid value, and ``TypeError`` for an unknown option.
         """
         unknown = next((name for name in given if name not in OPTIONS), None)
         if unknown is not None:
@@ -194,13 +193,13 @@ class RunOptions:
         return cls(target=target, **given)
 
     def but(self, **given: Any) -> RunOptions:
-        """Return these options with what is given in place of what they say."""
+        """Return these options with the given values replaced."""
         return replace(self, **given)
 
     def to_json(self) -> dict[str, Any]:
         """Return every option by name as JSON values, for records, reports and other processes.
 
-        A target that is an object has no name that another process could find it by: it is None.
+        A target that is an object has no name by which another process could find it: it is None.
         """
         return {name: option.written(getattr(self, name)) for name, option in OPTIONS.items()}
 
@@ -208,7 +207,7 @@ class RunOptions:
     def from_json(cls, values: Mapping[str, Any]) -> RunOptions:
         """Return the options that :meth:`to_json` wrote.
 
-        Raises ``ValueError`` where one is missing or unknown, or has a value that no run has.
+        Raises ``ValueError`` if one is missing or unknown, or has an invalid value.
         """
         wrong = sorted({*values} ^ {*OPTIONS})
         if wrong:
@@ -222,7 +221,7 @@ class RunOptions:
         return cls(**values)
 
     def words(self, changes: Changes) -> list[str]:
-        """Return the words of a command line that say those options of one kind that are not the default."""
+        """Return the command-line words for those options of one kind that are not the default."""
         found = ((option, getattr(self, name)) for name, option in OPTIONS.items() if name != "target")
         told = [(option, value) for option, value in found if option.changes == changes and value != option.default]
         return [word for option, value in told for word in option.words(value)]

@@ -1,4 +1,4 @@
-"""Which piece of a user's stage a failure needs: the smallest module inside it that shows the same by itself."""
+"""Finds the smallest module inside a user's stage that shows the same failure alone."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gradconform.judge.finding import Finding
 from gradconform.named_stages.pieces import pieces_of
 from gradconform.trial.trial import Trial
 
-#: So many pieces are tried for one failure; of a model of a thousand modules the way down is asked, not all of them.
+#: How many pieces are tried for one failure; in a model of a thousand modules only the path down is tried.
 _MOST = 60
 
-#: Returns what a trial beside those of a check shows; None where it cannot be told.
+#: Returns the findings of a trial outside the check's own; None if they cannot be determined.
 Tried = Callable[[Check, Trial], list[Finding] | None]
 
 
 def worst_first(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings in the order of their actions, those of one action by how far they are beyond their bounds.
+    """Return findings in the order of their actions, those of one action by their error/bound.
 
-    What is no matter of numbers, such as a gradient that is missing, comes before what is.
+    Findings without numbers, such as a missing gradient, come before the others.
     """
     actions = list(dict.fromkeys(finding.action for finding in findings))
     far = {id(one): math.inf if one.headroom is None else one.headroom for one in findings}
@@ -32,21 +32,21 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
 
 
 class Pieces:
-    """The smallest pieces that failures of a run need.
+    """The smallest pieces that show the failures of a run.
 
-    From the whole down, the first module that shows a finding of the same kind is gone into, until none inside it does.
-    It is looked for once for findings that are alike on a stage.
+    From the whole stage down, the search enters the first module that shows a finding of the same kind, until none
+    inside it does. It runs once for similar findings on a stage.
     """
 
     def __init__(self, tried: Tried) -> None:
-        """Look for nothing yet."""
+        """Create an empty search."""
         self._tried = tried
         self._known: dict[tuple[str, ...], str] = {}
 
     def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
-        """Return the findings of a check, the worst of each action first, with the piece that they need.
+        """Return the findings of a check, the worst of each action first, with the smallest failing piece.
 
-        They are as they are where that is the whole stage.
+        They are unchanged if that is the whole stage.
         """
         if not is_named(check) or not findings or trial.chain:
             return findings
@@ -61,7 +61,7 @@ class Pieces:
         return replace(finding, needs={**(finding.needs or {}), "piece": path}) if path else finding
 
     def _smallest(self, check: Check, trial: Trial, case: StageCase, key: tuple[str, ...]) -> str:
-        """Return the name of the smallest module that fails alike, none where only the whole does."""
+        """Return the name of the smallest module that fails alike, empty if only the whole stage does."""
         path, left = "", _MOST
         while left > 0:
             for name, piece in pieces_of(case, path):

@@ -1,7 +1,7 @@
-"""What plans measured of operation samples, kept in a file: a run reads what an earlier one measured.
+"""The measurements of operation samples, kept in a file, so that a run reads the results of an earlier one.
 
-By default the file is in the user's folder for caches, one for each kit, torch and profile, and a damaged one is made
-anew. ``--plan FILE`` names one that several machines share, such as the shards of one run.
+By default the file is in the user's cache folder, one for each kit, torch and profile, and a damaged one is created
+again. ``--plan FILE`` names one that several machines share, such as the shards of one run.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from gradconform.kit_files import cache_folder, kit_sha256, remove_old
 from gradconform.process.waits import waiting
 from gradconform.records import differing
 
-#: Seconds to wait for another process that measures; after that this one measures on its own.
+#: Seconds to wait for another process that measures; after that this process measures itself.
 LOCK_LIMIT = 900.0
-#: Distributions beside torch that decide which samples torch lists.
+#: Distributions in addition to torch that decide which samples torch lists.
 _BESIDE_TORCH = ("numpy", "scipy")
 
 
 class PlanFileError(UsageError):
-    """The file that ``--plan`` names is not one, or was made by another kit or torch or for another profile."""
+    """The file that ``--plan`` names is invalid, or belongs to another kit, torch or profile."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What is known of samples, by entry, as JSON values; ``keep`` adds to it what a plan measured."""
+    """The known results of samples, by entry, as JSON values; ``keep`` adds a plan's measurements."""
 
     known: dict[str, Any]
     measured: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, outcomes: Mapping[str, Any]) -> None:
-        """Take what a plan measured, to be written where it is new."""
+        """Add a plan's measurements; new ones are written."""
         self.measured = dict(outcomes)
 
 
@@ -67,7 +67,7 @@ def plan_file(given: str | None, profile: str) -> Iterator[Measured]:
 
 
 def _made_by(profile: str) -> dict[str, str]:
-    """Return what the outcomes of samples depend on, by name."""
+    """Return the values that the results of samples depend on, by name."""
     found = {"kit": kit_sha256()[:16], "torch": f"{torch.__version__} {torch.version.git_version or ''}".strip()}
     for name in _BESIDE_TORCH:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -83,7 +83,7 @@ def _cached(made_by: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process at a time use the file; where no lock can be had, as on a read-only disk, go on without one."""
+    """Allow one process at a time to use the file; without a lock, as on a read-only disk, continue anyway."""
     folder = cache_folder() / "plans"
     named = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
     with contextlib.ExitStack() as held:
@@ -95,7 +95,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, Any]:
-    """Return what the file knows; of one in the cache nothing where it cannot be read."""
+    """Return the content of the file; empty for an unreadable one in the cache."""
     try:
         values = json.loads(content(path, LARGEST_REPORT))
         found, by = dict(values["measured"]), dict(values["made_by"])
@@ -115,7 +115,7 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
 
 
 def _write(path: Path, values: Mapping[str, Any], *, named: bool) -> None:
-    """Replace the file whole; one in the cache that cannot be written is left out."""
+    """Replace the whole file; skip one in the cache that cannot be written."""
     try:
         replace_file(str(path), json.dumps(values))
         if not named:

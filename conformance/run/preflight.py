@@ -1,4 +1,4 @@
-"""The pre-flight: a wrong adapter accuses the innocent, so it has to get some plain things right before all else."""
+"""The pre-flight: tests an adapter before all checks, because a wrong adapter blames the implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (N
 
 
 class _Bare(nn.Module):
-    """Has parameters, and no layer that an adapter could put another one in the place of."""
+    """Parameters without any layer that an adapter could replace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Tied(nn.Module):
         self.first = self.second = nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return] # what a module returns
+        return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return] # a module's result
 
 
 class _Added(nn.Module):
@@ -49,7 +49,7 @@ class _Added(nn.Module):
         self.linear = nn.Linear(5, 3)
 
     def forward(self, fixed: Tensor, x: Tensor) -> Tensor:
-        return self.linear(x) * fixed  # type: ignore[no-any-return] # what a module returns
+        return self.linear(x) * fixed  # type: ignore[no-any-return] # a module's result
 
 
 _BARE = StageCase("preflight-bare", "a weight and a bias of no layer", _Bare, (Normal((7, 5)),))
@@ -64,7 +64,7 @@ _TWO = StageCase(
     frozenset({"multi_input", "fixed_input"}),
 )
 
-#: What an adapter has to do in the right form, on which stage, and by which programs, of B and of I and W.
+#: The required forms of an adapter's results, the stage of each, and its programs of B and of I and W.
 PLAIN = {
     "one Linear under two names": (_TIED, ("F0 B0", "F0 I0 W0")),
     "two inputs of which one is fixed": (_TWO, ("F0 B0", "F0 I0 W0")),
@@ -72,18 +72,18 @@ PLAIN = {
     "outputs that are let go of": (LINEAR, ("F0 B0 drop0 F1 B1", "F0 I0 drop0 W0 F1 I1 drop1 W1")),
 }
 
-#: What Python raises where code is wrong, not where an implementation refuses.
+#: Python's errors for wrong code, which an implementation does not raise to refuse a request.
 _SLIPS = frozenset({"AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "UnboundLocalError"})
 
 
 def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str | None:
-    """Run some plain trials; return what an adapter got wrong, or None.
+    """Return the adapter's mistake in some plain trials, or None.
 
-    One micro-batch of one Linear, B or else I and W, has to be right, and its outputs have to require a gradient. Where
-    it is wrong, and the same program on parameters of no layer is right, the adapter is right as well: the
+    One micro-batch of one Linear, B or else I and W, must be right, and its outputs must require a gradient. If it is
+    wrong, but the same program on parameters without layers is right, the adapter is right as well. Then the
     implementation's layers are at fault, which an adapter puts in the place of Linears, and the checks report them. In
-    the other trials only the form is the adapter's: the names and the number of what it returns, and that no line of
-    its own file raises what wrong code does. A wrong value there is the implementation's, and the checks report it.
+    the other trials the adapter is responsible only for the form: the names and the number of its results, and no
+    coding errors in its own file. A wrong value there is the implementation's, and the checks report it.
     """
     claims = target.capabilities
     if not (claims.full or claims.split):
@@ -113,7 +113,7 @@ def _first(trial: Trial) -> str:
 
 
 def _layers_alone(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Evidence]) -> bool:
-    """Tell whether what is wrong with a Linear has the right form, and parameters of no layer are right."""
+    """Return whether a wrong result for a Linear has the right form, and parameters without layers are right."""
     try:
         bare = gradients(evidence_of(replace(trial, stages=(_BARE,))))
         return not any(_slips(adapter, trial, evidence_of)) and not findings_in(bare)
@@ -129,7 +129,7 @@ def _told(target: Target, what: str, lines: str) -> str:
 
 
 def _without_grad(evidence: Evidence) -> Iterator[str]:
-    """Yield outputs that require no gradient where plain autograd's do: the next stage would compute none for them."""
+    """Yield outputs that require no gradient though plain autograd's do: the next stage would compute none for them."""
     for step in evidence.observation.steps:
         lost = sorted(set(step.detached) - set(evidence.oracle_step(step).detached))
         if lost:
@@ -138,11 +138,11 @@ def _without_grad(evidence: Evidence) -> Iterator[str]:
 
 
 def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Evidence]) -> Iterator[str]:
-    """Yield what has not the form that the adapter interface asks for."""
+    """Yield results without the form that the adapter interface requires."""
     try:
         evidence = evidence_of(trial)
     except UnsupportedError:
-        return  # a claim refused is told by the checks that rest on it
+        return  # the checks that depend on a refused claim report it
     for step in evidence.observation.steps:
         if step.raised is not None:
             if _is_slip(adapter, step.raised):

@@ -1,4 +1,4 @@
-"""A run from target to report: the one way that the library, the command and the pytest plugin all take."""
+"""A run from target to report: the library, the command and the pytest plugin all use it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
 
 
 class Run:
-    """A target, a plan and options, all valid: what can be wrong with them is refused when the run is made."""
+    """A target, a plan and options, all valid: invalid ones are refused when the run is created."""
 
-    def __init__(  # noqa: PLR0913 (the options of a run are one, the others are what a caller has made)
+    def __init__(  # noqa: PLR0913 (the run's options are one; the others are prepared by the caller)
         self,
         options: RunOptions,
         *,
@@ -67,12 +67,12 @@ class Run:
         oracles: OracleCache | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Resolve the target and make the plan: of the contract, or of the schedules that are given.
+        """Resolve the target and make the plan: of the contract, or of the given schedules.
 
-        ``adapters`` are targets by name beside the registered ones. A ``choice`` that was made before takes the place
-        of the options on devices and dtypes; to make it ready is left to the caller, since a process that runs no check
-        opens no device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` is what
-        another process of the same run has measured for the plan, which is not measured again.
+        ``adapters`` are targets by name in addition to the registered ones. A ``choice`` that was made before replaces
+        the options on devices and dtypes. The caller has to make it ready, since a process that runs no check opens no
+        device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` has the plan's measurements from
+        another process of the same run, which are not repeated.
 
         Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.naming.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
@@ -95,7 +95,7 @@ class Run:
         )
         self._withheld = withheld_from(self.plan.items, options.skip_operations)
         self._extra += self._withheld.told
-        #: What looks after this process; None where the target is one of the kit's own.
+        #: Guards this process; None if the target is one of the kit's own.
         self.guard: Guard | None = Guard()
         self.target: Target = resolve(options.target, extra=adapters)
         self.guard.target_imported()
@@ -103,11 +103,11 @@ class Run:
         self._diagnose, self._oracles = diagnose, oracles
         self._runners: dict[tuple[str, str], Runner] = {}
         self._known_faults: dict[tuple[str, str], KnownFaults] = {}
-        #: Whether failures of planned rows are looked into by trials beside those of the checks.
+        #: Whether failures of planned rows are examined by additional trials.
         self.puts_back = diagnose
 
     def run_item(self, item: Item) -> Result:
-        """Run one item of the plan; it is an error of the environment where this process cannot be believed."""
+        """Return the result of one item; it is an error of the environment if this process cannot be trusted."""
         if self.guard is not None:
             self.guard.before_item()
             if self.guard.problem is not None:
@@ -118,7 +118,7 @@ class Run:
             return unasked
         with flags_set(self.flags, device.type):
             result = self._result(item, device)
-        # Whichever index a worker has taken, the result is that of the device that was named.
+        # Whatever index a worker has, the result belongs to the named device.
         result = result if result.device == item.device else replace(result, device=item.device)
         return result if self.waivers is None else self.waivers.apply(result)
 
@@ -152,7 +152,7 @@ class Run:
         return Counter(trial for check in read for trial in check.trials)
 
     def _waivers(self, path: str) -> Waivers:
-        """Return the waivers as this run applies them; refuse those of checks that do not exist."""
+        """Return the waivers as this run applies them; refuse those of unknown checks."""
         found = read_waivers(path)
         refuse_unknown_checks(found, checks_of(self.options.contract))
         cells = [(item.device, item.dtype) for item in self.plan.items]
@@ -182,7 +182,7 @@ class Run:
         others = {name: value for name, value in self.flags.items() if name != "autocast"}
         with flags_set(others, "cpu"):
             found = environment(self.choice.devices, self.flags, self.choice.described)
-        if autocast != "off":  # set around checks alone: this process may not even know the device
+        if autocast != "off":  # set around checks only: this process may not even know the device
             found["backends"]["autocast"] = ", ".join(f"{name} {autocast}" for name in self.choice.types)
         return found
 
@@ -192,7 +192,7 @@ class Run:
         return {item.place: item for item in self.plan.items}
 
     def header(self) -> Header:
-        """Return what stands at the head of this run's records."""
+        """Return the header of this run's records."""
         return header_of(self.empty_report(), tuple(self._items), self.measured, loaded_files(self.options))
 
     def run(
@@ -202,10 +202,10 @@ class Run:
         on_start: OnStart | None = None,
         places: Iterable[Place] | None = None,
     ) -> Report:
-        """Run the items at ``places``, or every item of the plan, in order.
+        """Return the report after running the items at ``places``, or every item of the plan, in order.
 
-        ``on_start`` is told of each item as it begins, by its result as one that is ``not_run``; ``on_result`` sees
-        each result as it comes. Where this process turns out not to be believed, it sees all once more, withdrawn.
+        ``on_start`` receives each item as it begins, as a ``not_run`` result; ``on_result`` receives each result as it
+        arrives. If this process turns out to be untrustworthy, it receives all once more, withdrawn.
         """
         report = self.run_places(on_result, on_start=on_start, places=places)
         problem = self.guard.look() if self.guard is not None and report.results else None
@@ -219,7 +219,7 @@ class Run:
     def run_places(
         self, on_result: OnResult | None, *, on_start: OnStart | None, places: Iterable[Place] | None
     ) -> Report:
-        """Run items as :meth:`run` does, and leave the last look at this process to the caller."""
+        """Return the report as :meth:`run` does, but leave the final examination of this process to the caller."""
         report = self.empty_report()
         with _frozen_objects(), one_thread():
             for place in self._items if places is None else places:
@@ -233,7 +233,7 @@ class Run:
         return report
 
     def _begun(self, item: Item) -> Result:
-        """Return what is known of an item before it is run: of an option that is not had, a failure is a SHOULD."""
+        """Return the known part of an item's result before it runs; for an unclaimed option, a failure is a SHOULD."""
         unmet = tuple(item.check.unmet(self.target.capabilities))
         level = "SHOULD" if any(map(is_option, unmet)) else item.check.level
         return item.check.result(item.device, item.dtype, status="not_run", level=level, unclaimed=unmet)
@@ -241,7 +241,7 @@ class Run:
 
 @contextlib.contextmanager
 def _frozen_objects() -> Iterator[None]:
-    """Keep the collector from walking through all of torch again and again: what is there before a run stays."""
+    """Exclude existing objects from garbage collection during a run, so that it does not scan all of torch."""
     frozen_by_others = gc.get_freeze_count() > 0
     if not frozen_by_others:
         gc.freeze()
@@ -255,9 +255,9 @@ def _frozen_objects() -> Iterator[None]:
 def _checks_of(
     options: RunOptions, measured: Mapping[str, Any] | None
 ) -> tuple[Mapping[str, Check], tuple[str, ...], Mapping[str, Any]]:
-    """Return the checks of a run by id, what extra checks are on, and what was measured for the plan, as JSON values.
+    """Return the checks of a run by id, the subject of extra checks, and the plan's measurements as JSON values.
 
-    ``measured`` is what another process of the run has measured.
+    ``measured`` has the measurements of another process of the run.
     """
     found: Mapping[str, Any] = {}
     schedules, stages = schedules_of(options.schedule), stages_of(options.stage)
@@ -300,7 +300,7 @@ def _checks_of(
 
 
 def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> on_operation.OnOperations:
-    """Return the checks on operations; what the run has not ``measured`` is read from the plan file, or measured."""
+    """Return the checks on operations; results not in ``measured`` are read from the plan file, or measured."""
     if measured is not None:
         return on_operation.asked_of(options.operation, options.profile, measured)
     with plan_file(options.plan, options.profile) as file:
@@ -345,29 +345,31 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     plan: str | os.PathLike[str] | None = None,
     waivers: str | os.PathLike[str] | None = None,
 ) -> Report:
-    """Run the contract against ``target`` and return the report; a target that does not conform raises nothing.
+    """Return the report of the contract run against ``target``; a target that does not conform raises nothing.
 
     ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
-    functions. ``contract`` names a version of the contract, where it is not to be the newest. ``checks`` narrows by
-    globs over check ids, less ``exclude_checks``; a narrowed run never conforms. ``skip_operations`` names files with
-    operations that are left out, as :mod:`gradconform.run.skip_lists` reads them; each is told.
-    ``schedule`` names CSV files in torch's format, or schedules of :mod:`gradconform.fixtures.schedules`: they are
-    judged in place of the contract. ``stage`` names stages of your own, or has stage cases: what the contract asks on a
-    plain stage is asked on them, in its place. ``operation`` names operations of torch, or ``all`` that it lists as
-    differentiable: each is judged in a stage of its own, in place of the contract. ``oracle`` names oracles that check
-    the device on each of these operations without a second device: ``layout``, ``finite-differences``, ``additive`` or
-    ``all``. ``block`` names blocks of models,
-    at ``sizes`` up to ``small``, ``large`` or ``full``; ``setting`` names settings of torch, under each of which some
-    stages are judged; ``fault`` names faults that the kit knows: each has to be found here. ``with_contract`` judges
-    the contract beside what is named. ``shard`` takes a part of the plan, such as ``"1/4"``.
-    ``plan`` is a file of what plans measured of operation samples: a run reads it, and writes what is new.
-    ``waivers`` is a TOML file of failures that are expected; none is looked for where none is named.
+    functions. ``contract`` names a version of the contract; the default is the newest. ``checks`` selects by globs over
+    check ids, without ``exclude_checks``; a narrowed run never conforms. ``skip_operations`` names files with
+    operations to skip, as :mod:`gradconform.run.skip_lists` reads them; each skipped check is reported.
+
+    These options replace the contract. ``schedule`` names CSV files in torch's format, or schedules of
+    :mod:`gradconform.fixtures.schedules`. ``stage`` names user-defined stages, or has stage cases: the contract's
+    requirements for a plain stage are checked on them. ``operation`` names operations of torch, or ``all`` that it
+    lists as differentiable: each is judged in its own stage. ``oracle`` names oracles that check the device on each of
+    these operations without a second device: ``layout``, ``finite-differences``, ``additive`` or ``all``. ``block``
+    names blocks of models, at ``sizes`` up to ``small``, ``large`` or ``full``. ``setting`` names settings of torch,
+    under each of which some stages are judged. ``fault`` names faults that the kit knows: each must be found here.
+    ``with_contract`` judges the contract in addition.
+
+    ``shard`` takes a part of the plan, such as ``"1/4"``. ``plan`` is a file of the measurements of operation samples:
+    a run reads it, and writes new ones. ``waivers`` is a TOML file of expected failures; the default is none.
     ``device`` may be ``auto`` or ``all``, ``dtype`` may be ``all``; ``device_plugins`` are modules that make devices
     usable, and ``flags`` sets those of :mod:`gradconform.devices.flags`, such as ``{"tf32": "on"}``.
-    ``require_device_execution`` is the percentage of a check's operations that has to run on the device; ``probe``
-    tries also what the target does not claim. ``max_crashes`` is what a worker process would be held to: what ends the
-    process here ends the caller's.
-    Raises ``ValueError`` for a target, device, dtype, version, profile or pattern that does not exist, and for a
-    schedule that is not complete or can never run.
+    ``require_device_execution`` is the percentage of a check's operations that must run on the device; ``probe`` also
+    tries capabilities that the target does not claim. ``max_crashes`` limits worker processes only: here, a crash also
+    ends the caller's process.
+
+    Raises ``ValueError`` for an unknown target, device, dtype, version, profile or pattern, and for a schedule that is
+    not complete or can never run.
     """
-    return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named as the option that it is
+    return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named after its option

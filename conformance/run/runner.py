@@ -1,4 +1,4 @@
-"""Runs checks on one target, device and dtype, and turns what was found into results."""
+"""Runs checks on one target, device and dtype, and turns the findings into results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .pieces import Pieces
 from .preflight import preflight
 from .undoing import JudgedTrial, Undoing
 
-#: How often plain autograd is run again where an implementation did not repeat itself.
+#: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
 
 #: How many trials keep their evidence, for the next check that reads them.
@@ -58,7 +58,7 @@ KEPT = 64
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread, so that sums are added in one order whatever machine and worker; set back afterwards."""
+    """Use one thread, so that sums have one order on every machine and worker; restored afterwards."""
     threads = torch.get_num_threads()
     if threads == 1:  # setting it takes longer than a small check
         yield
@@ -81,7 +81,7 @@ class AdapterError(Exception):
 class Runner:
     """Runs checks on one target, device and dtype. Each trial is run once and judged by all checks that read it."""
 
-    def __init__(  # noqa: PLR0913 (what is judged, where, and how much is done about it)
+    def __init__(  # noqa: PLR0913 (the target, its place, and the depth of the run)
         self,
         target: Target,
         *,
@@ -94,12 +94,12 @@ class Runner:
         require_device_execution: float | None = None,
         readers: Mapping[Trial, int] | None = None,
     ) -> None:
-        """Keep what is judged, and where.
+        """Store the target and the device and dtype to judge it on.
 
-        ``probe`` tries what is not claimed as well (profile ``full``), ``diagnose`` looks for the likely cause of a
-        wrong value, and ``oracles`` holds what runners of other targets have computed of plain autograd.
-        ``require_device_execution`` is the percentage of the operations that have to run on the device. ``readers``
-        counts the checks that will read each trial: its evidence is let go after the last one.
+        ``probe`` also tries unclaimed capabilities (profile ``full``), and ``diagnose`` looks for the likely cause of a
+        wrong value. ``oracles`` holds plain autograd's results from runners of other targets.
+        ``require_device_execution`` is the percentage of the operations that must run on the device. ``readers`` counts
+        the checks that will read each trial: its evidence is freed after the last one.
         """
         self._required = require_device_execution
         self._diagnose = diagnose
@@ -114,11 +114,11 @@ class Runner:
         self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
         self._departures = Departures(target.adapter, dtype, device, seed, {})
         self._undoing = Undoing(lambda: contrasts(target.capabilities, self._judgeable))
-        #: Whether to find out which values of its row a failure needs, by trials beside those of the checks.
+        #: Whether to find the row values that a failure needs, by additional trials.
         self.puts_back = diagnose
 
     def run(self, check: Check) -> Result:
-        """Return the verdict on one check. Never raises for what the target does, only for a person's ctrl-C."""
+        """Return the verdict on one check. The target's errors are never raised, only a person's ctrl-C."""
         with interrupts_seen():
             return self._judged(check)
 
@@ -148,7 +148,7 @@ class Runner:
         except DeviceLostError as error:
             text = f"{self.device} failed: {error}"
             values = {"status": "error", "kind": "environment", "message": text, **_exhausted(error.raised)}
-        except BaseException as error:  # noqa: BLE001 (a crash of the kit is a verdict of its own, never a pass)
+        except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
             pass_on_an_interrupt(error)
             text = "".join(traceback.format_exception(error)[-3:]).strip()
             lost = not self._oracle.answers
@@ -169,7 +169,7 @@ class Runner:
         unmet = self._unmet(check)
         if unmet and not self.probe:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
-        if self._adapter_problem and not self.place_unmet:  # a dtype or device that is not claimed may be refused
+        if self._adapter_problem and not self.place_unmet:  # an unclaimed dtype or device may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         tried, silent, readings = self._judged_trials(check, measured)
         findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
@@ -187,9 +187,9 @@ class Runner:
     def _judged_trials(
         self, check: Check, measured: Measurements
     ) -> tuple[list[JudgedTrial], list[Finding], list[Any]]:
-        """Return the trials of a check as they were judged, the findings of those that refused nothing, and readings.
+        """Return the judged trials of a check, the findings of those that refused nothing, and readings.
 
-        Raises :class:`TargetRefusedError` where the target refused a trial and no other trial is wrong.
+        Raises :class:`TargetRefusedError` if the target refused a trial and no other trial is wrong.
         """
         tried: list[JudgedTrial] = []
         silent: list[Finding] = []
@@ -223,7 +223,7 @@ class Runner:
         return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
-        """Return the verdict where the kit's own code raised; None where it did not. It is charged to nobody else."""
+        """Return the verdict if the kit's own code raised, which is nobody else's fault; else None."""
         for own in (one.raised for one in findings if one.raised is not None):
             if raised_by_the_kit(own, self.target.file):
                 text = f"the kit's right split raised {own} ({own.file}:{own.line}); the device is not charged with it"
@@ -231,7 +231,7 @@ class Runner:
         return None
 
     def _refused(self, check: Check, error: RefusedError) -> dict[str, Any]:
-        """Return the verdict on a refusal: unsupported where the target raised it, else a claim that is not met."""
+        """Return the verdict on a refusal: unsupported if the target raised it, else an unmet claim."""
         unmet = self._unmet(check)
         if unmet:
             text = f"not claimed: {', '.join(unmet)}; tried, and refused"
@@ -243,7 +243,7 @@ class Runner:
         return {"status": "failed", "kind": "refused", "message": text}
 
     def _unmet(self, check: Check) -> list[str]:
-        """Return what the check needs and the target does not claim; what its functions show is asked for last."""
+        """Return the required capabilities that the target does not claim; those that need a test are checked last."""
         unmet = [*check.unmet(self.claims), *self.place_unmet]
         return unmet or sorted(self._withheld(check.needs))
 
@@ -264,10 +264,10 @@ class Runner:
         return [*unmet, f"device {device}"] if claims.devices is not None and device not in claims.devices else unmet
 
     def findings(self, trial: Trial, judge: Judge) -> list[Finding]:
-        """Return what one trial that belongs to no check shows.
+        """Return the findings of one trial that belongs to no check.
 
-        Raises :class:`UnsupportedError` where it is refused, :class:`OracleError` where plain autograd cannot do it,
-        and :class:`AdapterError` where an adapter fails its pre-flight, or one of the kit is wrong.
+        Raises :class:`UnsupportedError` if it is refused, and :class:`OracleError` if plain autograd cannot do it.
+        Raises :class:`AdapterError` if an adapter fails its pre-flight, or one of the kit is wrong.
         """
         with one_thread(), tolerances_of(self._tolerances):
             if self._adapter_problem:
@@ -278,30 +278,30 @@ class Runner:
                 raise AdapterError(str(error)) from error
 
     def _tried(self, check: Check, trial: Trial) -> list[Finding] | None:
-        """Return what a trial shows that only says more of a failure of ``check``; None where it cannot be told.
+        """Return the findings of a trial that only explains a failure of ``check``; None if they cannot be determined.
 
-        It asks for no claim that the check does without, and whatever it meets is no verdict on the check.
+        It requires no claim that the check does not require, and none of its errors is a verdict on the check.
         """
         if self.claims.unclaimed(trial.needs - check.needs):
             return None
         try:
             evidence = self._evidence.get(trial) or self._judgeable(trial)
             return findings_in(check.judge(replace(evidence, diagnose=False)))
-        except BaseException as error:  # noqa: BLE001 (the failure itself is told all the same)
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return None
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence of a trial, from plain autograd and the implementation in turn.
 
-        It is kept for the checks to come that read it, where ``readers`` tells them, else for whichever come.
+        It is kept for the later checks that read it, if ``readers`` counts them, else for any later check.
         """
         evidence = self._evidence.pop(trial, None)
         if evidence is None:
             evidence = self._judgeable(trial)
         if self._readers is not None:
             self._readers[trial] -= 1
-            if self._readers[trial] <= 0:  # no check to come reads it
+            if self._readers[trial] <= 0:  # no later check reads it
                 return evidence
         if len(self._evidence) >= KEPT:
             del self._evidence[next(iter(self._evidence))]
@@ -309,8 +309,8 @@ class Runner:
         return evidence
 
     def _judgeable(self, trial: Trial) -> Evidence:
-        """Return new evidence of a trial; raise :class:`DeviceFaultError` where the device is wrong."""
-        if trial in self._device_faults:  # told again for every check that reads the trial, found once
+        """Return new evidence of a trial; raise :class:`DeviceFaultError` if the device is wrong."""
+        if trial in self._device_faults:  # reported again for every check that reads the trial, found once
             raise self._device_faults[trial].with_traceback(None)
         try:
             return self._new_evidence(trial)
@@ -344,31 +344,32 @@ class Runner:
     def _second_run(
         self, references: References, first: Observation, observations: tuple[Observation, ...]
     ) -> tuple[Observation | None, dict[int, float]]:
-        """Run plain autograd again where a trial has repeats, or the device may add up in another order each time.
+        """Return a second run of plain autograd and its differences, if a trial has repeats or device sums may vary.
 
-        What has the bits of the first run needs no second one: no difference is there to be explained.
+        If all values are bit-equal to the first run's, no second one is needed: there is no difference to explain.
         """
         if len(observations) == 1 and (self._oracle.trusted or agree(first, observations[0])):
             return None, {}
         again, spread = self._trust.observe_again(references, first)
         if not self._oracle.trusted and same_bits(observations) is False:
-            for _ in range(_CHANCES):  # where the implementation differed from itself, plain autograd may as well
+            for _ in range(_CHANCES):  # if the implementation differed from itself, plain autograd may too
                 if spread:
                     break
                 again, spread = self._trust.observe_again(references, first, anew=True)
         return again, spread
 
     def _observe(self, materials: Materials, repeats: int, oracle: Observation) -> tuple[Observation, ...]:
-        """Run the implementation ``repeats`` times; what is allocated in between moves the next run's addresses.
+        """Return ``repeats`` runs of the implementation; an allocation in between changes the next run's addresses.
 
-        Where it gives what plain autograd gave, bit by bit, the ``oracle``'s copies stand for both.
+        If it is bit-equal to plain autograd, the ``oracle``'s copies serve for both.
         """
         observations: list[Observation] = []
         ballast: list[object] = []
         for count in range(repeats):
             ballast += [object() for _ in range(37 * count % 101)]
             found = self._drive(materials, oracle)
-            # The first import of a library may add warning filters and variables: what happens once is no setting left.
+            # The first import of a library may add warning filters and variables: a single change does not count as a
+            # setting left changed.
             observations.append(self._drive(materials, oracle) if _left_changed(found, oracle) else found)
         del ballast
         return tuple(observations)
@@ -387,14 +388,14 @@ class Runner:
     def _drive_once(self, materials: Materials, way: Callable[[Adapter, Materials], Observation]) -> Observation:
         try:
             return way(self.target.adapter, materials)
-        except NotClearedError:  # no claim refused: nobody has to say in words how gradients elsewhere are cleared
+        except NotClearedError:  # not a refused claim: how gradients elsewhere are cleared needs no explicit claim
             raise
         except UnsupportedError as error:
             raise TargetRefusedError(str(error)) from error
 
     @cached_property
     def claims(self) -> Capabilities:
-        """What the target claims, without what it does not show if its gradients are outside ``Parameter.grad``."""
+        """The target's claims, without those that its gradients outside ``Parameter.grad`` do not meet in a test."""
         claims = self.target.capabilities
         if claims.grads_in_param_grad:
             return claims
@@ -407,12 +408,12 @@ class Runner:
 
     @cached_property
     def _adapter_problem(self) -> str | None:
-        """Why an adapter of somebody's own fails its pre-flight; None where it passes."""
+        """Why a user's adapter fails its pre-flight; None if it passes."""
         return preflight(self.target, self.evidence) if self.target.own_adapter else None
 
 
 def _left_changed(found: Observation, plain: Observation) -> bool:
-    """Tell whether an implementation changed the process, and otherwise than plain autograd did."""
+    """Return whether an implementation changed the process, and differently from plain autograd."""
     return any(
         value not in {AS_BEFORE, known.state.process.get(name)}
         for step, known in zip(found.steps, plain.steps, strict=False)
@@ -422,18 +423,18 @@ def _left_changed(found: Observation, plain: Observation) -> bool:
 
 
 def _takes_more(found: Observation, plain: Observation) -> bool:
-    """Tell whether an implementation took more memory of the device than plain autograd."""
+    """Return whether an implementation used more memory of the device than plain autograd."""
     own, known = found.executed, plain.executed
     return own is not None and known is not None and own.peak > known.peak
 
 
 def _exhausted(*raised: Raised | None) -> dict[str, str]:
-    """Return the field of a result that says that memory was used up, where one of ``raised`` tells of it."""
+    """Return the result field for exhausted memory, if one of ``raised`` reports it."""
     return next(({"exhausted": str(one)} for one in raised if one is not None and one.memory), {})
 
 
 def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, Any]:
-    """Return the verdict where too little runs on the device: whatever the check asks, it was asked of another one."""
+    """Return the verdict if too little runs on the device: then the check tested another device."""
     if who == "device":
         text = f"{device} leaves operations to the CPU\n{finding}"
         return {"status": "error", "message": text, "findings": [finding]}
@@ -441,7 +442,7 @@ def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, A
 
 
 def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
-    """Return the verdict on a device that is wrong: the implementation is not charged with it."""
+    """Return the verdict on a device that is wrong: it does not count against the implementation."""
     line = f"{check.tried}{UNDER_PLAIN_AUTOGRAD}"
     return {
         "status": "error",
@@ -452,10 +453,10 @@ def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
 
 
 def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:
-    """Return the verdict on what is not claimed: refusing is fine, a silent wrong number as bad as if it were claimed.
+    """Return the verdict on an unclaimed capability: a refusal is valid, a silent wrong number fails as if claimed.
 
-    Of an option it is a failed SHOULD: who has it not need not know of it. ``silent`` are the findings of the trials
-    that refused nothing.
+    For an option it is a failed SHOULD: an implementation need not know the option. ``silent`` are the findings of the
+    trials that refused nothing.
     """
     claim = f"not claimed: {', '.join(unmet)}"
     told: dict[str, object] = {"unclaimed": tuple(unmet)}

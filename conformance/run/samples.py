@@ -1,4 +1,4 @@
-"""Which samples of an operation fail: the findings of the first, and how many there are."""
+"""Selects the failing samples of an operation: the findings of the first, and their number."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .undoing import JudgedTrial
 
 
 def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
-    """Return the findings of a check; of one on an operation those of its first sample that fails.
+    """Return the findings of a check; for a check on an operation, those of its first failing sample.
 
-    What a finding needs says which sample that is, by its number in torch's list, and how many of those tried fail.
+    The needs of a finding name the sample, by its number in torch's list, and how many of the tried ones fail.
     """
     failing = [(trial, found) for trial, found in by_trial if found]
     if not _on_operation(check) or not failing:
@@ -28,7 +28,7 @@ def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> l
 
 
 def of_message(check: Check, tried: Sequence[JudgedTrial]) -> Sequence[JudgedTrial]:
-    """Return the trials that fail whose findings a result has: of an operation the first alone."""
+    """Return the failing trials whose findings a result has: for an operation the first one only."""
     failing = [one for one in tried if one.findings]
     return failing[:1] if _on_operation(check) else failing
 

@@ -1,9 +1,9 @@
-"""Operations that are left out of a run because a file says so: in the form of torch's own device tests, or plainly.
+"""Reads files of operations to skip in a run, in the form of torch's own device tests, or in a plain form.
 
-A file of Python holds, under names of its own, mappings from names of operations to lists of ``DecorateInfo``, as
-``op_overrides`` of torch's classes of device tests are, or lists of ``skip(…)`` and ``xfail(…)``, as ``skipOps`` takes
-them. In place of a ``DecorateInfo`` a dtype may stand, and in place of a list nothing, for all dtypes and devices. A
-file of JSON holds one mapping to lists of names of dtypes.
+A Python file has variables that map names of operations to lists of ``DecorateInfo``, as ``op_overrides`` of torch's
+classes of device tests do. Or it has lists of ``skip(…)`` and ``xfail(…)``, as ``skipOps`` takes them. A dtype may
+replace a ``DecorateInfo``, and an empty value may replace a list, for all dtypes and devices. A JSON file has one
+mapping to lists of dtype names.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ _EXPECTED = (
     "expected a mapping from names of operations to lists of DecorateInfo or of dtypes, such as OP_OVERRIDES of what "
     "'gradconform report --skip-list' writes, or a list of torch's skip(…) and xfail(…)"
 )
-#: So many names that are none are told.
+#: How many unknown names a message lists.
 _NAMED = 3
-#: So many parts has what torch's ``skip`` and ``xfail`` return.
+#: The number of parts in the result of torch's ``skip`` and ``xfail``.
 _PARTS = 5
 
-#: Returns why a line of a list leaves an operation out on a type of device in a dtype; None where it does not.
+#: Returns why a line of a list skips an operation on a type of device in a dtype; None if it does not.
 Line = Callable[[str, torch.dtype], str | None]
 
 
 class SkipListError(SelectionError):
-    """A file of operations to leave out cannot be read; the message names it and says what was expected."""
+    """A file of operations to skip cannot be read; the message names it and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkipList:
-    """The lines of a file, by what the kit calls the operation."""
+    """The lines of a file, by the kit's name of the operation."""
 
     file: str
     lines: Mapping[str, Sequence[Line]]
 
     def reason(self, name: str, device_type: str, dtype: torch.dtype) -> str | None:
-        """Return why an operation is left out, or None where it is not."""
+        """Return why an operation is skipped, or None if it is not."""
         found = (line(device_type, dtype) for line in self.lines.get(name, ()))
         return next((self.reason_of(why) for why in found if why is not None), None)
 
     def reason_of(self, why: str) -> str:
-        """Return what is said of what a line leaves out."""
+        """Return the reason text for the operations that a line skips."""
         return f"withheld by {self.file}: {why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """What a run leaves out: why, by place; ``told`` says it before anything runs."""
+    """The skipped items of a run: the reason, by place; ``told`` reports it before anything runs."""
 
     reasons: Mapping[Place, str]
     told: tuple[str, ...]
 
     def result(self, item: Item) -> Result | None:
-        """Return the result of an item that is left out, or None for one that is run."""
+        """Return the result of an item that is skipped, or None for one that is run."""
         why = self.reasons.get(item.place)
         if why is None:
             return None
@@ -78,9 +78,9 @@ class Withheld:
 
 
 def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
-    """Return which of ``items`` the files leave out.
+    """Return the ``items`` that the files skip.
 
-    Raises :class:`SkipListError` for a file that cannot be read, and for files where no item is of an operation.
+    Raises :class:`SkipListError` for a file that cannot be read, and for files if no item tests an operation.
     """
     if not files:
         return Withheld({}, ())
@@ -112,7 +112,7 @@ def _told(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Pl
 
 
 def read_skip_list(file: str) -> SkipList:
-    """Return what a file says; raise :class:`SkipListError` where it says nothing that is understood."""
+    """Return the content of a file; raise :class:`SkipListError` if it has no readable entry."""
     path = Path(file)
     if not path.is_file():
         msg = f"--skip-operations {file}: the file does not exist; {_EXPECTED}"
@@ -130,7 +130,7 @@ def read_skip_list(file: str) -> SkipList:
 
 
 def _values(path: Path, file: str) -> Mapping[str, Any]:
-    """Return what is in a file, by its name there."""
+    """Return the values of a file, by their names in it."""
     try:
         if path.suffix == ".json":
             return {"the file": json.loads(path.read_text(encoding="utf-8"))}
@@ -144,7 +144,7 @@ def _values(path: Path, file: str) -> Mapping[str, Any]:
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return each list under the name that it has, by name of the operation; each once, whatever names it has."""
+    """Return each list by its variable name, and in it by the operation's; a list with several names appears once."""
     lists: dict[str, Mapping[str, Any]] = {}
     for where, value in {id(value): (where, value) for where, value in values.items() if where[:1] != "_"}.values():
         if isinstance(value, Mapping) and _names_operations(value):
@@ -163,13 +163,13 @@ def _names_operations(value: Mapping[Any, Any]) -> bool:
 
 
 def _is_spec(one: Any) -> bool:
-    """Tell whether it is what torch's ``skip`` and ``xfail`` return: names, a type of device, dtypes, and which."""
+    """Return whether it is a result of torch's ``skip`` and ``xfail``: names, a type of device, dtypes, and which."""
     return isinstance(one, tuple) and len(one) == _PARTS and all(isinstance(part, str) for part in one[:2])
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """Of which type of device and of which dtypes a line is, None for any."""
+    """The type of device and the dtypes of a line, None for any."""
 
     device_type: str | None = None
     dtypes: Sequence[torch.dtype] | None = None
@@ -197,7 +197,7 @@ def _lines(given: Any, where: str) -> Iterator[Line]:
 
 
 def _decorated(info: Any, why: str) -> Line:
-    """Return the line of a ``DecorateInfo``: it leaves out what it skips of torch's own tests of gradients."""
+    """Return the line of a ``DecorateInfo``: it skips the operations skipped in torch's own tests of gradients."""
 
     def line(device_type: str, dtype: torch.dtype) -> str | None:
         names = _names_of(device_type)
@@ -218,5 +218,5 @@ def _dtype(given: str | torch.dtype, where: str) -> torch.dtype:
 
 
 def _names_of(device_type: str) -> tuple[str, ...]:
-    """Return what torch's tests may call a type of device."""
+    """Return the names of a type of device in torch's tests."""
     return (device_type, "privateuse1") if is_private_use(device_type) else (device_type,)

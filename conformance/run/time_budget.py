@@ -1,4 +1,4 @@
-"""How long a run may go on beginning checks."""
+"""The time limit for starting checks in a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 class TimeBudget:
-    """So many seconds from when it is made, or no limit: nothing is begun once they are spent."""
+    """A number of seconds from its creation, or no limit: nothing is started after that."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Begin."""
+        """Start the time."""
         self.seconds = seconds
         self._until = None if seconds is None else time.monotonic() + seconds
         self._begun = 0
@@ -26,7 +26,7 @@ class TimeBudget:
         return self._until is not None and time.monotonic() >= self._until
 
     def within(self, things: Iterable[_T]) -> Iterator[_T]:
-        """Yield things for as long as there is time."""
+        """Yield things as long as there is time."""
         for thing in things:
             if self.spent:
                 return
@@ -34,7 +34,7 @@ class TimeBudget:
             yield thing
 
     def raise_if_left(self, count: int) -> None:
-        """Raise :class:`~gradconform.exits.RunStoppedError` where fewer than ``count`` things were yielded."""
+        """Raise :class:`~gradconform.exits.RunStoppedError` if fewer than ``count`` things were yielded."""
         if self._begun < count:
             raise self.stopped(count - self._begun)
 

@@ -1,6 +1,6 @@
-"""Which single mistakes explain a failed check: what it shows is judged again, against plain autograd that makes one.
+"""Finds single mistakes that explain a failed check, by judging it again against plain autograd with the mistake.
 
-What is no longer wrong then was wrong by that mistake. What still is has another cause.
+The mistake explains each finding that disappears. A finding that remains has another cause.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gradconform.judge.values import NONFINITE
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference.mistaken import FULL_INPUT, FULL_WEIGHT, INPUT, WEIGHT, MistakenAdapter, OneMistake
 
-#: The parts of a backward in which the kinds of actions are.
+#: The parts of a backward that contain the kinds of actions.
 _PARTS = {
     "B": frozenset({FULL_INPUT, FULL_WEIGHT}),
     "I": frozenset({INPUT, WEIGHT}),
@@ -40,12 +40,12 @@ _SHOWN_IN = {
     ("input gradient", "I"): INPUT,
 }
 
-#: Narrower dtypes that gradients may be rounded to, and the causes that a finding has then.
+#: Narrower dtypes to which gradients may be rounded, and the resulting causes of findings.
 _NARROWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 _OF_ROUNDING = frozenset({None, Mistake.ROUNDED, Mistake.ROUNDED_TO_BITS, Mistake.RELATIVE_ERROR})
 
 
-#: A mistake by its kind, factors, and where it is made.
+#: A mistake by its kind, factors, and place.
 _Key = tuple[Mistake, tuple[float, ...], frozenset[str]]
 
 #: Wrong tensors by sort and name, each with the place in the program of the first action after which it is wrong.
@@ -54,7 +54,7 @@ _Wrong = dict[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class JudgedTrial:
-    """A trial of a check, with what it showed and what is wrong in it."""
+    """A trial of a check, with its observations and findings."""
 
     evidence: Evidence
     findings: Sequence[Finding]
@@ -75,15 +75,15 @@ class Undoing:
     """Finds the mistakes that explain failed checks of one target, device and dtype."""
 
     def __init__(self, contrasts: Callable[[], Iterable[Evidence]]) -> None:
-        """Keep how to run the plain trials ``contrasts``; they run once, when a check fails."""
+        """Store how to run the plain trials ``contrasts``; they run once, when a check fails."""
         self._contrasts = contrasts
         self._refuted: dict[_Key, bool] = {}
 
     def explained(self, check: Check, failing: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
         """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
 
-        ``left`` has the places of the findings that are still there if the same check is judged against plain autograd
-        with that mistake. A mistake that makes anything else wrong, here or in plain trials, is none of them.
+        ``left`` has the places of the findings that remain if the same check is judged against plain autograd with that
+        mistake. A mistake that makes any other value wrong, here or in plain trials, is excluded.
         """
         if not failing:
             return ()
@@ -107,15 +107,15 @@ class Undoing:
 
     @cached_property
     def _plain(self) -> list[tuple[Evidence, _Wrong]]:
-        """The plain trials, each with the tensors that are wrong in it; none where one of them cannot be run."""
+        """The plain trials, each with its wrong tensors; none if one of them cannot be run."""
         try:
             return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._contrasts()]
-        except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return []
 
     def _is_refuted(self, cause: Cause, mistake: OneMistake) -> bool:
-        """Tell whether a mistake makes wrong in a plain trial what is right there, or is right for longer."""
+        """Return whether a mistake spoils a value of a plain trial that is right, or is right for longer."""
         key = (cause.kind, cause.factors, mistake.at)
         if key not in self._refuted:
             made = ((_with_mistake(evidence, mistake), wrong) for evidence, wrong in self._plain)
@@ -128,7 +128,7 @@ def _wrong(evidence: Evidence) -> _Wrong:
 
 
 def _first_places(evidence: Evidence, findings: Iterable[Finding]) -> _Wrong:
-    """Return the tensors of findings; one whose action is not of the program is wrong from the beginning."""
+    """Return the tensors of findings; if an action is not in the program, its tensor is wrong from the beginning."""
     places = {str(action): place for place, action in reversed([*enumerate(evidence.trial.actions)])}
     wrong: _Wrong = {}
     for finding in findings:
@@ -138,19 +138,19 @@ def _first_places(evidence: Evidence, findings: Iterable[Finding]) -> _Wrong:
 
 
 def _predicts_more(wrong: _Wrong, seen: _Wrong) -> bool:
-    """Tell whether tensors are wrong by a mistake, or earlier by it, that are not so in what was seen."""
+    """Return whether a mistake predicts wrong tensors, or earlier ones, that were not seen."""
     return any(key not in seen or place < seen[key] for key, place in wrong.items())
 
 
 def _candidates(failing: Sequence[JudgedTrial]) -> Iterator[tuple[Cause, OneMistake]]:
-    """Yield what may explain something of the trial with the shortest program."""
+    """Yield the mistakes that may explain a finding of the trial with the shortest program."""
     first = min(failing, key=lambda one: len(one.evidence.trial.actions))
     wrong = [WrongOne(one.sort, _key(one)[1], one.action, one.kind) for one in first.findings]
     return candidates(FirstSight.of(first.evidence, wrong))
 
 
 def _left(check: Check, failing: Sequence[JudgedTrial], mistake: OneMistake) -> list[int] | None:
-    """Return the places of the findings that a mistake does not explain; None where it predicts what is not there."""
+    """Return the places of the findings that a mistake does not explain; None if it predicts absent findings."""
     still = [_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing]
     return _places(failing, still)
 
@@ -163,7 +163,7 @@ def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
 
 
 def _still_wrong(check: Check, one: JudgedTrial, make: Callable[[], Evidence]) -> set[tuple[str, str]] | None:
-    """Return the tensors that are still wrong; None where others are, or are earlier, or where it cannot be told."""
+    """Return the tensors that are still wrong; None if others are, or are earlier, or if that is unknown."""
     found: set[tuple[str, str]] = set()
     try:
         for seen in check.judge(make()):
@@ -171,7 +171,7 @@ def _still_wrong(check: Check, one: JudgedTrial, make: Callable[[], Evidence]) -
                 found.add(_key(seen))
                 if _predicts_more(_first_places(one.evidence, [seen]), one.wrong):
                     return None
-    except BaseException as error:  # noqa: BLE001 (the failure itself is reported all the same)
+    except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
         pass_on_an_interrupt(error)
         return None
     return found
@@ -185,7 +185,7 @@ def _places(failing: Sequence[JudgedTrial], still: Sequence[set[tuple[str, str]]
 
 
 def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[dict[str, Any]]:
-    """Yield the narrower dtypes with whose rounding nothing is wrong, none finer than one that a finding names."""
+    """Yield the narrower dtypes whose rounding leaves nothing wrong, none finer than one that a finding names."""
     causes = [finding.cause for one in failing for finding in one.findings]
     if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
         return

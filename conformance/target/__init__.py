@@ -1,1 +1,1 @@
-"""Targets: what a user names, turned into an adapter."""
+"""Targets: the names that a user gives, and the adapters that they resolve to."""

@@ -1,4 +1,4 @@
-"""Which commit of git a target's file is of, so that a report can be held against the code that it judged."""
+"""Finds the git commit of a target's file, so that a report can be compared with the code that it judged."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
-#: A repository that is slower than this is not waited for: a report without a commit is as true.
+#: The time limit for git: a report without a commit is still correct.
 _SECONDS = 5.0
 
 
 @lru_cache(maxsize=32)
 def commit_of(file: str | None) -> str | None:
-    """Return the commit of a file, ``-dirty`` behind it where the repository has changes; None where git has it not.
+    """Return the commit of a file, with ``-dirty`` if the repository has changes; None if git does not track it.
 
-    What is installed into an environment inside a repository is not of that repository.
+    A file that is installed in an environment inside a repository does not belong to that repository.
     """
     if file is None or _git(file, "ls-files", "--error-unmatch", "--", Path(file).name) is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether what a user names is there, looked up without importing it: a slip of the pen is told at once."""
+"""Checks that a named target exists, without importing it, so that a typing error is reported at once."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from gradconform.given_files import content, is_file
 
 ENTRY_POINTS = "gradconform.adapters"
 
-#: What is expected where a name is none.
+#: The expected forms of a name.
 FORMS = "package.module[:object] or path/to/file.py[:object]"
 
-#: So many names are told of those that there are.
+#: How many existing names a message lists.
 _TOLD = 8
 
-#: No source that is looked into has more, in bytes.
+#: The largest source file that is read, in bytes.
 _LARGEST = 2**22
 
-#: Where one of these stands in a module, its names are not to be read off its source.
+#: A module that contains one of these has names that its source does not show.
 _BY_HAND = {"__getattr__", "exec", "globals", "locals", "setattr", "vars"}
 
 
 class TargetError(UsageError):
-    """A target, or anything else that is named so, that cannot be found, imported or driven."""
+    """A target, or another object named in the same way, that cannot be found, imported or driven."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Where an object is to be found, and how messages speak of it.
+    """The place of an object, and its description in messages.
 
-    ``where`` is a module or a file, with or without an object; ``text`` is what the user wrote, which may be one of the
-    ``known`` names, and ``word`` what it names.
+    ``where`` is a module or a file, with or without an object. ``text`` is the user's input, which may be one of the
+    ``known`` names, and ``word`` is the kind of the named object.
     """
 
     where: str
@@ -48,36 +48,36 @@ class Named:
 
     @property
     def told(self) -> str:
-        """How a message begins that is about it."""
+        """The beginning of a message about it."""
         return f"{self.word} {self.text!r}"
 
     @property
     def parts(self) -> tuple[str, str]:
         """The module or file, and the object in it, empty for none."""
         head, colon, tail = self.where.rpartition(":")
-        # C:\stage.py has a colon that starts no attribute.
+        # C:\stage.py has a colon that does not begin an attribute.
         return (head, tail) if colon and tail.replace(".", "").isidentifier() else (self.where, "")
 
 
 def registered(group: str) -> dict[str, str]:
-    """Return the names of an entry-point group and the objects they stand for."""
+    """Return the names of an entry-point group and their objects."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
 def refuse_missing_target(target: str) -> None:
-    """Raise :class:`TargetError` for a target that is no registered name, and that is not there."""
+    """Raise :class:`TargetError` for a target that is not a registered name and does not exist."""
     known = registered(ENTRY_POINTS)
     if target not in known:
         refuse_missing(Named(target, target, known))
 
 
 def refuse_missing(named: Named) -> None:
-    """Raise :class:`TargetError` where there is no such file, module or name in it, with those that there are.
+    """Raise :class:`TargetError` for a missing file, module or name in it, with the existing ones.
 
-    What cannot be known without an import is let pass.
+    Cases that need an import pass.
     """
     where, attribute = named.parts
-    if "\0" in where:  # from a file of settings: no path has one, and no module
+    if "\0" in where:  # from a settings file: neither a path nor a module contains it
         msg = f"{named.told} contains a null character; expected {FORMS}"
         raise TargetError(msg)
     if where.endswith(".py"):
@@ -92,7 +92,7 @@ def refuse_missing(named: Named) -> None:
 
 
 def refuse_missing_file(where: str, named: Named) -> None:
-    """Raise where there is no such file."""
+    """Raise if the file does not exist."""
     path = Path(where).resolve()
     if not is_file(path):
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
@@ -108,7 +108,7 @@ def _folder(where: str, named: Named) -> str:
 
 
 def _module(name: str, named: Named) -> Path | None:
-    """Return the source of a module, None where it has none that can be looked into; raise where there is none."""
+    """Return the source of a module, None if it has no readable source; raise if the module does not exist."""
     spec: ModuleSpec | None = None
     parts = name.split(".")
     for number in range(1, len(parts) + 1):
@@ -117,12 +117,12 @@ def _module(name: str, named: Named) -> Path | None:
             if outer is None:
                 raise TargetError(no_module(parts[0], named))
             raise TargetError(_no_submodule(".".join(parts[: number - 1]), parts[number - 1], outer, named))
-    packed = spec is None or spec.submodule_search_locations is not None  # its modules are names in it as well
+    packed = spec is None or spec.submodule_search_locations is not None  # its modules are also names in it
     return None if packed or spec is None or not spec.has_location or spec.origin is None else Path(spec.origin)
 
 
 def _spec_of(name: str, package: ModuleSpec | None = None) -> ModuleSpec | None:
-    """Return where a module lies, None where nobody finds it; a module that is there need not be found."""
+    """Return the spec of a module, None if it is not found; a loaded module may not be findable."""
     if not name or not all(part.isidentifier() for part in name.split(".")):
         return None
     path = package.submodule_search_locations if package is not None else None
@@ -136,7 +136,7 @@ def _spec_of(name: str, package: ModuleSpec | None = None) -> ModuleSpec | None:
 
 
 def no_module(missing: str, named: Named) -> str:
-    """Return what is said of a name that is no module's."""
+    """Return the message for a name that is not a module."""
     known = list(named.known)
     as_file = named.parts[0].replace(".", "/") + ".py"
     if is_file(Path(as_file)):
@@ -160,7 +160,7 @@ def _modules_here() -> list[str]:
 
 
 def _no_submodule(outer: str, missing: str, spec: ModuleSpec, named: Named) -> str:
-    """Return what is said of a module that has no such module in it: which it has, or which name in it is near."""
+    """Return the message for a missing submodule: the existing ones, or the nearest name."""
     if spec.submodule_search_locations is None:
         names = list(_defined(Path(spec.origin))) if spec.has_location and spec.origin else []
         near = difflib.get_close_matches(missing, names, n=1)
@@ -177,7 +177,7 @@ def _inside(folders: Iterable[str]) -> Iterator[str]:
 
 
 def _refuse_missing_name(source: Path, name: str, where: str, named: Named) -> None:
-    """Raise where the source of a module shows that it has no such name."""
+    """Raise if the source of a module shows that it has no such name."""
     names = _names(source)
     if names is not None and name not in names:
         msg = f"{named.told}: {where} has no {name!r}{_near(name, list(_defined(source)))}"
@@ -205,11 +205,11 @@ def _tree(source: Path) -> ast.Module | None:
     try:
         return ast.parse(content(source, _LARGEST))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return None  # whoever imports it tells what is wrong with it
+        return None  # the importer reports its error
 
 
 def _defined(source: Path) -> Iterator[str]:
-    """Yield the functions, classes and values that a module defines in its outermost lines."""
+    """Yield the functions, classes and values that a module defines at its top level."""
     tree = _tree(source)
     for node in () if tree is None else tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -219,7 +219,7 @@ def _defined(source: Path) -> Iterator[str]:
 
 
 def _names(source: Path) -> set[str] | None:
-    """Return every name that a module may have, as far as its source shows; None where it does not show all."""
+    """Return every name that a module may have by its source; None if the source does not show all."""
     tree = _tree(source)
     if tree is None:
         return None
@@ -240,7 +240,7 @@ def _called(node: ast.Name | ast.FunctionDef) -> str:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node binds, wherever it stands: one that is bound in a function may be global there."""
+    """Yield the names that a node binds, at any depth: a name bound in a function may be global there."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Drives a namespace with torch's three functions, or with ``stage_backward`` alone, as it stands.
+"""Drives a namespace with torch's three functions, or with ``stage_backward`` alone, as it is.
 
 The signatures are those of ``torch.distributed.pipelining._backward`` (torch 2.13): ``stage_backward(stage_output,
 output_grads, input_values)``, ``stage_backward_input(stage_outputs_or_loss, output_grads, input_values, weights)`` and
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 FULL = "stage_backward"
 SPLIT = ("stage_backward_input", "stage_backward_weight")
 
-#: Capabilities that functions show by what they return.
+#: Capabilities that the functions' results show.
 SHOWN = ("param_groups", "weight_result")
 
-#: The capability that functions show by what they do with a gradient edge in an output's place.
+#: The capability that shows in the functions' handling of a gradient edge instead of an output.
 EDGES = "edge_roots"
 
-#: How many positional arguments each function is called with.
+#: The number of positional arguments of each function.
 ARGUMENTS = {FULL: 3, "stage_backward_input": 4, "stage_backward_weight": 2}
 
 
@@ -47,7 +47,7 @@ class FunctionsAdapter:
     """
 
     def __init__(self, name: str, functions: Mapping[str, Callable[..., Any]], claims: Mapping[str, Any]) -> None:
-        """Keep the functions; those that are missing are not claimed."""
+        """Create an adapter of the functions; missing ones are not claimed."""
         self.name = name
         self.functions = dict(functions)
         split = all(function in functions for function in SPLIT)
@@ -57,14 +57,14 @@ class FunctionsAdapter:
         found["weight_before_input"] = False  # without an I there is no context to call W with
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
-        #: What nobody has claimed in words: what is done on one Linear shows whether it is.
+        #: Capabilities without an explicit claim: a test on one Linear decides each.
         self.unsaid = frozenset({*SHOWN, EDGES} if split else {EDGES}).difference(claims)
 
     def withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
-        """Return the claims that are ``unsaid`` and not made, by what the functions do on one Linear.
+        """Return the ``unsaid`` claims that the functions do not meet on one Linear.
 
-        A weight context is its implementation's own affair, torch's runtime reads nothing of what W returns, and hands
-        over edges only since 2.15. Functions whose I or W raises there show nothing of these, and are judged.
+        The form of a weight context is up to its implementation. torch's runtime ignores the result of W, and passes
+        edges only since 2.15. If I or W raises there, the functions show nothing of these, and are judged.
         """
         split = (self.functions[SPLIT[0]], self.functions[SPLIT[1]]) if self.capabilities.split else None
         made = shown_by_split(split, device, dtype) if split else {}
@@ -81,7 +81,7 @@ class FunctionsSession(StageSession):
     """Calls the functions as a pipeline stage does, and holds weight contexts from I to W."""
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
-        """Change nothing in the stage."""
+        """Create a session; the stage is not changed."""
         super().__init__(stage, spec)
         self._functions = functions
         self._contexts: dict[int, Any] = {}
@@ -89,17 +89,18 @@ class FunctionsSession(StageSession):
             self._kept = KeptLists()
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call ``stage_backward``; outputs and gradients are passed in the structure the stage gave them."""
+        """Return the input gradients of ``stage_backward``, called with values in the stage's structure."""
         args, outputs = self._forwards.pop(mb)
         roots = outputs if self._spec.loss_fn else as_tuple(outputs)
         names = ("outputs", "output gradients", "inputs")
         return _entries(self._call(FULL, names, roots, output_grads, list(args)), args, FULL)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call ``stage_backward_input`` with flat tuples, as torch's runtime does; keep what it returns for W.
+        """Return the input gradients of ``stage_backward_input``, called with flat tuples; store its context for W.
 
-        Outputs that need no gradient are among them, with None for theirs. What is no tensor is left out: torch 2.13's
-        ``PipelineStage`` takes no such output. Of those that were let go of there are edges, and None.
+        torch's runtime passes flat tuples too. Outputs that need no gradient are among them, with None for theirs.
+        Values that are not tensors are skipped: torch 2.13's ``PipelineStage`` accepts no such output. Freed outputs
+        are represented by edges and None.
         """
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
@@ -119,12 +120,12 @@ class FunctionsSession(StageSession):
         return _entries(grads, args, SPLIT[0])
 
     def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
-        """Let go of the outputs but those of the numbers ``unsent``: B and I are called with edges in their place."""
+        """Free the outputs except the numbers ``unsent``: B and I are called with edges in their place."""
         args, outputs = self._forwards[mb]
         self._forwards[mb] = args, let_go(outputs, unsent)
 
     def backward_weight(self, mb: int) -> tuple[Tensor | None, ...] | None:
-        """Call ``stage_backward_weight`` with this micro-batch's context; let go of it unless W will be repeated."""
+        """Return the result of ``stage_backward_weight`` with this micro-batch's context; free it unless W repeats."""
         if mb not in self._contexts:
             msg = f"W of micro-batch {mb} has no param_groups, because its I did not run"
             raise UnsupportedError(msg)
@@ -133,24 +134,24 @@ class FunctionsSession(StageSession):
         if self._spec.weights:
             for weights, part in calls_of_weight(self._spec.weights, list(self._stage.parameters()), context):
                 self._call(SPLIT[1], ("weights", ""), weights, part, **options)
-            return None  # what W returns has the order of the weights that it was passed
+            return None  # the result of W has the order of the weights that it was passed
         result = self._call(SPLIT[1], ("weights", ""), self._stage.parameters(), context, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:
-        """Make a context by hand, in torch's form: one group of all trainable parameters, one intermediate node."""
+        """Create a context by hand, in torch's form: one group of all trainable parameters, one intermediate node."""
         trainable = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
         params = {get_gradient_edge(parameter).node for parameter in trainable}  # the nodes that accumulate into them
         self._forwards.pop(mb, None)
         self._contexts[mb] = [{"params": params, "intermediates": [node], "grads": [grads]}]
 
     def close(self) -> None:
-        """Let go of every graph."""
+        """Free every graph."""
         super().close()
         self._contexts.clear()
 
     def _call(self, name: str, names: tuple[str, ...], *given: Any, **options: Any) -> Any:
-        """Call a function with what it is given, by ``names``: in lists of its caller's where that keeps them."""
+        """Return the result of a function called by argument ``names``, in the caller's lists if that keeps them."""
         if not self._spec.kept_lists:
             return called(self._function(name), *given, **options)
         result = called(self._function(name), *self._kept.of(names, given), **options)
@@ -165,17 +166,17 @@ class FunctionsSession(StageSession):
 
 
 def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call what is the implementation's, or is run in its name: what is raised in here is not the adapter's."""
+    """Return the result of the implementation's code, or of code run in its name: its errors are not the adapter's."""
     return function(*args, **options)
 
 
 def _mirrors(outputs: Tree, grads: Tree) -> bool:
-    """Tell whether ``grads`` has the structure of ``outputs``; what has not is passed on for the function to refuse."""
+    """Return whether ``grads`` has the structure of ``outputs``; if not, the function must refuse them."""
     return dict(leaves(outputs)).keys() == dict(leaves(grads)).keys()
 
 
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:
-    """Return one entry per argument; raise ``TypeError`` for what is no sequence of that length."""
+    """Return one entry per argument; raise ``TypeError`` if it is not a sequence of that length."""
     if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
         what = f"{len(grads)} entries" if isinstance(grads, (tuple, list)) else type(grads).__name__
         msg = f"{function} returned {what} for {len(args)} arguments; expected one gradient or None per argument"
@@ -184,7 +185,7 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
 
 
 def _pair(result: Any) -> tuple[Any, Any]:
-    """Return what I returned, gradients and context; raise ``TypeError`` for what is no pair."""
+    """Return the result of I, gradients and context; raise ``TypeError`` if it is not a pair."""
     if not isinstance(result, (tuple, list)) or len(result) != 2:  # noqa: PLR2004 (a pair)
         what = f"{len(result)} things" if isinstance(result, (tuple, list)) else type(result).__name__
         msg = f"{SPLIT[0]} returned {what}; expected input gradients and a context for {SPLIT[1]}"
@@ -192,19 +193,19 @@ def _pair(result: Any) -> tuple[Any, Any]:
     return result[0], result[1]
 
 
-#: What is raised in these is the implementation's: it was called, or returned what it must not.
+#: Errors raised in these are the implementation's: it was called, or returned an invalid result.
 CALLS = frozenset({called.__code__, _entries.__code__, _pair.__code__, KeptLists.check.__code__})
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:
-    """Tell whether ``function`` has a parameter of that name."""
+    """Return whether ``function`` has a parameter of that name."""
     try:
         return keyword in inspect.signature(function).parameters
     except ValueError:
         return False
 
 
-#: Functions that return, when they are called, no more than what could be run.
+#: Functions whose call only returns an object that could be run.
 _UNRUN = {
     "coroutine function": inspect.iscoroutinefunction,
     "generator function": inspect.isgeneratorfunction,
@@ -213,7 +214,7 @@ _UNRUN = {
 
 
 def signature_problem(name: str, function: object) -> str | None:
-    """Return why ``function`` cannot be called as torch's function ``name`` is, or None."""
+    """Return why ``function`` cannot be called as torch's function ``name``, or None."""
     if not callable(function):
         return f"{name} is {type(function).__name__}, not a function"
     for kind, is_one in _UNRUN.items():
@@ -226,5 +227,5 @@ def signature_problem(name: str, function: object) -> str | None:
             f"{name}{inspect.signature(function)} cannot be called with {ARGUMENTS[name]} positional arguments: {error}"
         )
     except ValueError:
-        return None  # a builtin without a signature: it is called and shows by itself
+        return None  # a builtin without a signature: its call shows the problem
     return None

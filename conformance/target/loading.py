@@ -1,4 +1,4 @@
-"""Python objects that a user names: ``package.module[:object]`` or ``path/to/file.py[:object]``, imported and found."""
+"""Imports the Python objects that a user names: ``package.module[:object]`` or ``path/to/file.py[:object]``."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gradconform.torch_releases.names import UnavailableError
 
 from .finding import Named, TargetError, no_module, refuse_missing
 
-#: Where Python and what is installed lie.
+#: The folders of Python and of installed packages.
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib", "purelib"))
 
-#: Where the kit itself lies.
+#: The folder of the kit itself.
 _KIT = str(Path(__file__).parent.parent)
 
 
 class TargetNotInstalledError(TargetError):
-    """A registered target whose implementation is not installed: a matter of the environment, not of usage."""
+    """A registered target whose implementation is not installed: an error of the environment, not of usage."""
 
     exit_code = EXIT_ENVIRONMENT
 
 
 def load(named: Named) -> tuple[object, ModuleType]:
-    """Return the object that ``named`` says where to find, and its module; the module itself where it names no object.
+    """Return the object that ``named`` refers to, and its module; without an object, the module itself.
 
-    Raises :class:`TargetError` that speaks of the nearest names there are.
+    Raises :class:`TargetError` that names the nearest existing names.
     """
     refuse_missing(named)
     where, attribute = named.parts
@@ -60,7 +60,7 @@ def _import(name: str, named: Named) -> ModuleType:
             msg = f"{named.told} could not be imported: it needs {missing!r}, which is not installed; install it"
             raise TargetError(msg) from error
         raise TargetError(no_module(missing, named)) from error
-    except BaseException as error:  # a script that ends the process would end this one with its exit code
+    except BaseException as error:  # a script that exits would end this process with its exit code
         pass_on_an_interrupt(error)
         msg = f"{named.told} could not be imported: {_raised(error)}"
         raise TargetError(msg) from error
@@ -79,7 +79,7 @@ def _load_file(where: str, named: Named) -> ModuleType:
     try:
         with interrupts_seen(), OneProcess():
             spec.loader.exec_module(module)
-    except BaseException as error:  # a script that ends the process would end this one with its exit code
+    except BaseException as error:  # a script that exits would end this process with its exit code
         pass_on_an_interrupt(error)
         sys.modules.pop(name, None)
         msg = f"{named.told} could not be loaded: {_raised(error)}"
@@ -100,7 +100,7 @@ def _attribute(module: ModuleType, attribute: str, where: str, named: Named) -> 
 
 
 def _raised(error: BaseException) -> str:
-    """Return what was raised, and by which line: the innermost of a file of somebody's own, if there is one."""
+    """Return the error and its line: the innermost in a user's own file, if there is one."""
     told = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # it names file and line itself
         return told

@@ -1,4 +1,4 @@
-"""What three functions are passed beside tensors: lists that the caller uses again, and weights in other forms."""
+"""Non-tensor arguments of the three functions: lists that the caller uses again, and weights in other forms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KeptLists:
         self._entries: dict[str, tuple[Any, ...]] = {}
 
     def of(self, names: Sequence[str], given: Sequence[Any]) -> list[Any]:
-        """Return the arguments of a call, kept lists in the place of all tuples, lists and iterators with a name."""
+        """Return the arguments of a call, with kept lists instead of all named tuples, lists and iterators."""
         return [self._kept(name, value) for name, value in zip(names, given, strict=True)]
 
     def _kept(self, name: str, value: Any) -> Any:
@@ -32,7 +32,7 @@ class KeptLists:
         return held
 
     def check(self, function: str) -> None:
-        """Raise :class:`ListChangedError` where a list is not as it was passed to the last call."""
+        """Raise :class:`ListChangedError` if a list differs from the last call's."""
         for name, entries in self._entries.items():
             held = self._lists[name]
             if len(held) != len(entries):
@@ -45,12 +45,12 @@ class KeptLists:
                     msg = f"{function} changed its caller's list of {name}: entry {place} is another object"
                     raise ListChangedError(msg)
         self._entries.clear()
-        for held in self._lists.values():  # a function that goes on reading one finds nothing of its call there
+        for held in self._lists.values():  # a function that reads one later finds nothing of its call there
             held.clear()
 
 
 def weights_for(letter: str, which: str, weights: Iterator[nn.Parameter]) -> Iterator[nn.Parameter]:
-    """Return the weights that I or W is passed, as a word of :data:`gradconform.trial.trial.WEIGHTS` says."""
+    """Return the weights that I or W is passed, for a word of :data:`gradconform.trial.trial.WEIGHTS`."""
     if which == "reversed" and letter == "W":
         return reversed(list(weights))
     if which == "twice":
@@ -62,7 +62,7 @@ def weights_for(letter: str, which: str, weights: Iterator[nn.Parameter]) -> Ite
 def calls_of_weight(
     which: str, parameters: Sequence[nn.Parameter], context: Any
 ) -> Iterator[tuple[Iterator[nn.Parameter], Any]]:
-    """Yield the weights and the context of each call of W, as a word of ``WEIGHTS`` says."""
+    """Yield the weights and the context of each call of W, for a word of ``WEIGHTS``."""
     for weights, part in _parts_of(parameters, context) if which == "parts" else [(parameters, context)]:
         yield weights_for("W", which, iter(weights)), part
 
@@ -70,7 +70,7 @@ def calls_of_weight(
 def _parts_of(
     parameters: Sequence[nn.Parameter], context: list[dict[str, Any]]
 ) -> list[tuple[list[nn.Parameter], Any]]:
-    """Return two parts of a weight context, each with its weights; those of neither come with the second.
+    """Return two parts of a weight context, each with its weights; the remaining ones are in the second.
 
     The context is torch's list of ``param_groups``, which hold the nodes that accumulate into the parameters.
     """

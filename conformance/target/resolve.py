@@ -1,8 +1,8 @@
-"""Targets: what a user names, turned into an adapter.
+"""Resolves a target, as the user names it, to an adapter.
 
 A target is a registered name (``torch``), ``package.module``, ``package.module:object``, ``path/to/file.py``,
-``path/to/file.py:object``, or an object: an adapter, an adapter class or factory, or a namespace with torch's three
-functions (or ``stage_backward`` alone).
+``path/to/file.py:object``, or an object. The object is an adapter, an adapter class or factory, or a namespace with
+torch's three functions (or ``stage_backward`` alone).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _OF_AN_ADAPTER = ("name", "capabilities", "open")
 
 _WANTED = f"an adapter needs {', '.join(_OF_AN_ADAPTER)}; see docs/write-an-adapter.md"
 
-#: What is said to who names something else, such as an engine.
+#: The advice for a user who names something else, such as an engine.
 _LEADS = "For an engine or another interface, write an adapter: see docs/write-an-adapter.md"
 
-#: So many functions of a module are told.
+#: How many functions of a module a message lists.
 _TOLD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A resolved target: its adapter, what it claims, and where it came from.
+    """A resolved target: its adapter, its claims, and its source.
 
-    ``own_adapter`` says that somebody wrote an adapter for it, which has to pass a pre-flight first.
+    ``own_adapter`` says that a user wrote its adapter, which must pass a pre-flight first.
     """
 
     text: str
@@ -59,11 +59,11 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The name the adapter gives itself."""
+        """The adapter's own name."""
         return self.adapter.name
 
     def described(self) -> dict[str, str | None]:
-        """Return what a report says of the target, as JSON values."""
+        """Return a report's description of the target, as JSON values."""
         return {
             "text": self.text, "name": self.name, "version": self.version, "file": self.file, "sha256": self.sha256,
             "commit": commit_of(self.file),
@@ -71,14 +71,14 @@ class Target:
 
 
 def registered_targets() -> dict[str, str]:
-    """Return the registered names and the objects they stand for (entry-point group ``gradconform.adapters``)."""
+    """Return the registered names and their objects (entry-point group ``gradconform.adapters``)."""
     return registered(ENTRY_POINTS)
 
 
 def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target:
-    """Return the adapter of ``target``; ``extra`` holds further registered names.
+    """Return the adapter of ``target``; ``extra`` holds additional registered names.
 
-    Raises :class:`TargetError` that names what was looked for and the nearest names that exist.
+    Raises :class:`TargetError` with the missing name and the nearest existing names.
     """
     if isinstance(target, Target):
         return target
@@ -94,18 +94,18 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
 
 
 def tell_targets(orders: Orders, tell: Tell) -> None:
-    """Do the work of a process that resolves targets one by one: tell the version and file of each, or why not."""
+    """Resolve targets one by one in a worker process: report the version and file of each, or the error."""
     for name in next(orders)["targets"]:
         try:
             found = resolve(name)
-        except Exception as error:  # noqa: BLE001, PERF203 (each is a target's own)
+        except Exception as error:  # noqa: BLE001, PERF203 (each error belongs to one target)
             tell({"problem": refusal(error)[0]})
         else:
             tell({"version": found.version, "file": found.file})
 
 
 def load_registered(target: str, group: str) -> object:
-    """Return what a name of an entry-point group, or of an object or a file, stands for; a class is called.
+    """Return the object for a name of an entry-point group, or for an object or a file; a class is called.
 
     Raises as :func:`~gradconform.target.loading.load` does.
     """
@@ -128,7 +128,7 @@ def _from_object(found: object, text: str) -> Target:
 
 
 def _no_target(found: object, text: str) -> str:
-    """Return what is said of an object that is neither functions nor an adapter: what it has of one, or near one."""
+    """Return the message for an object that is neither functions nor an adapter: its matching or nearest names."""
     kind = "module" if isinstance(found, ModuleType) else type(found).__name__
     there = [name for name in _OF_AN_ADAPTER if hasattr(found, name)]
     if there:
@@ -158,7 +158,7 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
 
 
 def _not_made(factory: Callable[[], object], text: str, error: BaseException) -> str:
-    """Return what is said where no adapter could be made: a function that takes arguments is none that makes one."""
+    """Return the message if no adapter could be made: a function with arguments is not an adapter factory."""
     if inspect.isfunction(factory) and not _can_be_called(factory):
         return (
             f"target {text!r} is a function {factory.__name__}{inspect.signature(factory)}. Expected a function "
@@ -206,7 +206,7 @@ def _target(adapter: Adapter, text: str, *, own_adapter: bool) -> Target:
 
 
 def _home(target: Target, module: ModuleType) -> ModuleType:
-    """Return the module that defines the code under test, which a registered namespace or adapter may only name."""
+    """Return the module that defines the code under test; a registered namespace or adapter may only refer to it."""
     drives = getattr(target.adapter, "drives", None)
     if drives is not None:
         return importlib.import_module(drives)
@@ -217,7 +217,7 @@ def _home(target: Target, module: ModuleType) -> ModuleType:
 
 
 def _origin(module: ModuleType) -> dict[str, Any]:
-    """Return version and file of a target, so that a report says what was judged."""
+    """Return the version and file of a target, so that a report identifies the judged code."""
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     top = sys.modules.get(module.__name__.partition(".")[0])
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and is_file(file) else None
@@ -226,6 +226,6 @@ def _origin(module: ModuleType) -> dict[str, Any]:
 
 
 def _distribution_version(package: str) -> str | None:
-    """Return the version of what has installed ``package``, which need not say it itself."""
+    """Return the version of the distribution that installed ``package``, which may not know it itself."""
     names = importlib.metadata.packages_distributions().get(package, [])
     return importlib.metadata.version(names[0]) if len(set(names)) == 1 else None

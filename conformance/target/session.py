@@ -1,4 +1,4 @@
-"""What sessions have in common that run a stage as it is and leave the gradients of its parameters in ``.grad``."""
+"""The common part of sessions that run a stage as it is and leave parameter gradients in ``.grad``."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class StageSession:
-    """Holds a stage and, per micro-batch, what waits for the backward: arguments, and outputs or the loss."""
+    """Holds a stage and, per micro-batch, the pending data for the backward: arguments, and outputs or the loss."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Keep the stage; nothing is changed in it."""
+        """Store the stage; nothing is changed in it."""
         self._stage, self._spec = stage, spec
-        self._module = stage  # where parameters are looked up, whatever a session has in place of the stage
+        self._module = stage  # parameters are looked up here, whatever a session uses in place of the stage
         self._forwards: dict[int, tuple[tuple[Any, ...], Tree]] = {}
 
     @property
     def _parameters(self) -> dict[str, nn.Parameter]:
-        """The stage's parameters by name: others may have taken their places since it was opened."""
+        """The stage's parameters by name: they may have been replaced since it was opened."""
         return dict(self._module.named_parameters())
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage, and the loss where the spec has one."""
+        """Return the stage's outputs; also compute the loss if the spec has one."""
         outputs = self._stage(*args)
         if self._spec.loss_fn is None:
             self._forwards[mb] = args, outputs
@@ -39,21 +39,21 @@ class StageSession:
         return outputs
 
     def finish(self) -> None:
-        """Do nothing: nothing is deferred beyond W."""
+        """Do nothing: nothing is deferred after W."""
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return ``.grad`` of every parameter."""
         return {name: parameter.grad for name, parameter in self._parameters.items()}
 
     def close(self) -> None:
-        """Let go of what waits for its backward."""
+        """Free the pending data."""
         self._forwards.clear()
 
 
 def let_go(outputs: Tree, unsent: tuple[int, ...]) -> Tree:
-    """Return a tuple of outputs with a gradient edge in the place of each tensor, None where it needs no gradient.
+    """Return a tuple of outputs with a gradient edge instead of each tensor, None if it needs no gradient.
 
-    Those whose numbers are in ``unsent`` stay. Nothing of what is returned holds the others.
+    Those whose numbers are in ``unsent`` stay tensors. The result holds no reference to the others.
     """
     tree = as_tuple(outputs)
     kept = [leaf for number, leaf in enumerate(flattened(tree)) if number in unsent]

@@ -1,4 +1,4 @@
-"""Claims that nobody made in words: what functions show of themselves on one Linear."""
+"""Tests capabilities that nobody claimed explicitly, by running functions on one Linear."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Function = Callable[..., Any]
 #: Runs B, or I and W, from a root with its gradient, for one input of a stage.
 Way = Callable[[object, Tensor, Tensor, nn.Module], Any]
 
-#: How near a gradient has to be to the right one for a claim to be made: far enough for any dtype to round.
+#: How near a gradient must be to the right one to count as a claim: wide enough for the rounding of any dtype.
 _NEAR = 0.05
 
 
 def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
-    """Return whether ``param_groups`` and ``weight_result`` are met; nothing where I or W raises."""
+    """Return whether ``param_groups`` and ``weight_result`` are met; nothing if I or W raises."""
     stage, arg = _linear(device, dtype)
     try:
         output = stage(arg)
@@ -29,7 +29,7 @@ def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype
             _, context = split[0]((output,), (torch.ones_like(output),), [arg], stage.parameters())
             groups = _is_param_groups(context)
             result = split[1](stage.parameters(), context)
-    except BaseException as error:  # noqa: BLE001 (whatever they raise, the checks meet it and tell)
+    except BaseException as error:  # noqa: BLE001 (the checks meet and report every error)
         pass_on_an_interrupt(error)
         return {}
     return {"param_groups": groups, "weight_result": isinstance(result, (tuple, list))}
@@ -38,15 +38,15 @@ def shown_by_split(split: tuple[Function, Function], device: torch.device, dtype
 def takes_edges(
     full: Function | None, split: tuple[Function, Function] | None, device: torch.device, dtype: torch.dtype
 ) -> bool:
-    """Tell whether B, and I with W, give the right gradients where an edge stands for the output; those there are.
+    """Return whether the available ones of B, and I with W, give right gradients for an edge instead of the output.
 
-    Functions of before torch 2.15 raise there, or take it for an output that needs no gradient.
+    Functions from before torch 2.15 raise there, or read it as an output that needs no gradient.
     """
     ways = [*([_by_full(full)] if full else []), *([_by_split(*split)] if split else [])]
     try:
         with OneProcess():
             return bool(ways) and all(_is_right(way, device, dtype) for way in ways)
-    except BaseException as error:  # noqa: BLE001 (to refuse an edge is no mistake of theirs)
+    except BaseException as error:  # noqa: BLE001 (refusing an edge is not a mistake)
         pass_on_an_interrupt(error)
         return False
 
@@ -85,7 +85,7 @@ def _near(found: object, wanted: Tensor) -> bool:
 
 
 def _is_param_groups(context: object) -> bool:
-    """Tell whether a weight context has torch's form, so that one can be put in by hand."""
+    """Return whether a weight context has torch's form, so that one can be set by hand."""
     return isinstance(context, (list, tuple)) and bool(context) and all(map(_is_group, context))
 
 

@@ -1,1 +1,1 @@
-"""Trials: programs, the stages that run them, what they are fed, and random ones."""
+"""Trials: programs, the stages that run them, their inputs, and random trials."""

@@ -1,6 +1,6 @@
-"""Materials of a trial: everything random, drawn once on the CPU and rounded, then handed out as fresh copies.
+"""The materials of a trial: random values, drawn once on the CPU and rounded, then returned as fresh copies.
 
-The implementation and plain autograd get equal copies of one draw, so what differs afterwards is the implementation's.
+The implementation and plain autograd get equal copies of one draw, so the implementation causes any later difference.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .trial import Trial
 
 
 def stable_seed(*parts: object) -> int:
-    """Return a seed that depends on ``parts`` alone, not on the process or the order of the run."""
+    """Return a seed that depends only on ``parts``, not on the process or the order of the run."""
     return zlib.crc32("/".join(map(str, parts)).encode())
 
 
-#: What is added to the number of a micro-batch for the values of a forward that gets no backward; it is even, so that
-#: it has as many rows.
+#: Added to the number of a micro-batch for the values of a forward that gets no backward; it is even, so that both have
+#: the same number of rows.
 _LOST = 1000
 
-#: What is added to a seed for the targets of a loss, which are drawn as output gradients are.
+#: Added to a seed for the targets of a loss, which are drawn as output gradients are.
 _TARGETS = 1_000_003
 
 _CPU = torch.device("cpu")
 
 
 class Materials:
-    """Copies of what a trial runs on, for one dtype, device and seed."""
+    """The inputs of a trial, as copies for one dtype, device and seed."""
 
     def __init__(self, trial: Trial, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
-        """Draw nothing yet: each part is drawn when first asked for, from a seed of its own."""
+        """Create materials; each part is drawn at its first use, from its own seed."""
         self.trial, self.dtype, self.device = trial, dtype, device
-        #: The seed that was given; ``seed`` is that of the trial's own draw.
+        #: The given seed; ``seed`` is that of the trial's own draw.
         self.given_seed = seed
         self.seed = stable_seed(seed, "draw", trial.draw) if trial.draw else seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
@@ -51,7 +51,7 @@ class Materials:
         self._modes = trial.modes & OF_FORWARD
 
     def seed_of(self, lane: int) -> int:
-        """Return the seed of one stage: two stages of one kind are not equal, so that mixing them up shows."""
+        """Return the seed of one stage: two stages of one kind are not equal, so a mix-up is visible."""
         return self.seed + lane
 
     def stage_seed(self, lane: int) -> int:
@@ -59,7 +59,7 @@ class Materials:
         return self.seed_of(0 if self.trial.one_module else lane)
 
     def stage(self, lane: int) -> nn.Module:
-        """Return a new module for ``trial.stages[lane]``, with prior gradients where the trial asks for them."""
+        """Return a new module for ``trial.stages[lane]``, with prior gradients if the trial requires them."""
         module = self.trial.stages[lane].make(dtype=self.dtype, device=self.device, seed=self.stage_seed(lane))
         if self.trial.prior_grads:
             for parameter, grad in zip(module.parameters(), self.prior(lane), strict=True):
@@ -72,7 +72,7 @@ class Materials:
         return [grad.clone() for grad in self._drawn_prior(lane)]
 
     def prior_of(self, lane: int, position: int) -> Tensor:
-        """Return that of one parameter: of many, the diagnosis asks for each beside each."""
+        """Return the prior gradient of one parameter; the diagnosis needs single ones of many."""
         return self._drawn_prior(lane)[position].clone()
 
     def _drawn_prior(self, lane: int) -> list[Tensor]:
@@ -99,7 +99,7 @@ class Materials:
         return self.args(lane, mb + _LOST, stage)
 
     def example_args(self, lane: int, stage: nn.Module) -> tuple[Any, ...]:
-        """Return arguments for their shapes, dtypes and need of a gradient; no forward gets them, nor a parameter."""
+        """Return arguments for their shapes, dtypes and need of a gradient; no forward and no parameter uses them."""
         if lane not in self._example_args:
             self._example_args[lane] = tuple(
                 arg.detach().clone().requires_grad_(arg.requires_grad) if isinstance(arg, nn.Parameter) else arg
@@ -110,7 +110,7 @@ class Materials:
     def output_grads(self, lane: int, mb: int, *, misuse: bool = False) -> Tree:
         """Return fresh output gradients of micro-batch ``mb``, as the trial's pattern says.
 
-        A wrong pattern is handed to misuses (``B1!``) only; the other actions of the program get right gradients.
+        Only misuses (``B1!``) receive a wrong pattern; the other actions of the program get right gradients.
         """
         mb = 0 if self.trial.received == "once" else mb
         grads = self._drawn_grads(lane, mb, self.seed_of(lane))
@@ -119,7 +119,7 @@ class Materials:
         return one_for_alike(given) if self.trial.received == "twice" else given
 
     def hand_grads(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
-        """Return the gradient tuple that G puts into a weight context: one entry per output of the last node."""
+        """Return the gradient tuple that G sets in a weight context: one entry per output of the last node."""
         grads = [grad for _, grad in leaves(self.output_grads(lane, mb))]
         return tuple(grad if here else None for grad, here in zip(grads, self.trial.hand_grads, strict=True))
 
@@ -136,11 +136,11 @@ class Materials:
         return stable_seed(self.seed, "rng", mb)
 
     def forget(self) -> None:
-        """Let go of the tensors on the device."""
+        """Free the tensors on the device."""
         self._example_args.clear()
 
     def draw_all(self) -> None:
-        """Draw what every micro-batch needs: draws are kept, and would count as growth where they come one by one."""
+        """Draw the values of every micro-batch now: later draws are stored, and would count as growth."""
         for action in self.trial.actions:
             if action.kind == "F":
                 self.drawn(action.stage, action.mb)
@@ -149,7 +149,7 @@ class Materials:
                 cpu_rng_state(self.rng_seed(action.mb))
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
-        """Return what was drawn for the arguments of ``mb``: CPU tensors, None where nothing is random."""
+        """Return the drawn values for the arguments of ``mb``: CPU tensors, None if nothing is random."""
         mb = 0 if self.trial.same_args else mb
         return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less=self._rows_less(mb))
 
@@ -157,14 +157,14 @@ class Materials:
         return _drawn_output_grads(self.trial.stages[lane], self.dtype, seed, mb, self._modes, less=self._rows_less(mb))
 
     def _rows_less(self, mb: int) -> int:
-        """Return how many rows a micro-batch lacks."""
+        """Return how many rows a micro-batch has less than the others."""
         return mb % 2 if self.trial.ragged else 0
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:
     """Return the sum over outputs of mean |output - target|², a real 0-d tensor: the loss of loss-driven trials.
 
-    Where ``target`` holds None (an output that needs no gradient) the output does not count.
+    If ``target`` holds None (an output that needs no gradient), the output does not count.
     """
     losses = [
         (output - wanted).abs().square().mean() if output.is_complex() else torch.nn.functional.mse_loss(output, wanted)
@@ -175,7 +175,7 @@ def mean_squares(outputs: Tree, target: Tree) -> Tensor:
 
 
 def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
-    """Return the entry of ``target`` for each tensor of ``outputs``: by path, whatever the order of a dict's keys."""
+    """Return the entry of ``target`` for each tensor of ``outputs`` by path, whatever the order of a dict's keys."""
     found, slots = list(leaves(as_tuple(outputs))), list(leaves(as_tuple(target)))
     by_path = dict(slots)
     if by_path.keys() == dict(found).keys():
@@ -187,7 +187,7 @@ def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
 def _drawn_arguments(
     case: StageCase, dtype: torch.dtype, seed: int, mb: int, *, less: int = 0
 ) -> tuple[Tensor | None, ...]:
-    """Draw the arguments of a micro-batch, ``less`` rows of each tensor left out."""
+    """Return the drawn arguments of a micro-batch, without the last ``less`` rows of each tensor."""
     drawn = draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
     return tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn
 
@@ -209,7 +209,7 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(  # noqa: PLR0913 (all that a draw depends on)
+def _drawn_output_grads(  # noqa: PLR0913 (a draw depends on all of them)
     case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str], *, less: int = 0
 ) -> Tree:
     example = _example_outputs(case, dtype, seed, modes, less=less)

@@ -1,4 +1,4 @@
-"""Modes: what a process is set to while the actions of a trial run."""
+"""Modes: the settings of the process while the actions of a trial run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MODES = {
     "default_dtype": "the default dtype is float64",
 }
 
-#: What a mode asks of an implementation, where it may rightly do without.
+#: The capabilities that a mode requires, if an implementation may validly lack them.
 NEEDED_BY = {"autocast": "autocast", "autocast_float16": "autocast", "no_grad": "called_without_grad"}
 
 #: The modes that a stage's outputs depend on.
 OF_FORWARD = frozenset({"eval", "autocast", "autocast_float16", "float32_high", "float32_medium"})
 
-#: The modes in which a type of device chooses the dtype of an output by lists of its own.
+#: The modes in which a type of device chooses the dtype of an output by its own lists.
 AUTOCAST = frozenset({"autocast", "autocast_float16"})
 
-#: The eps of what is computed in, by the modes in which that may be less than the dtype says.
+#: The eps of the computation, by the modes in which it may be coarser than the dtype's.
 LESS_PRECISE = {
     "autocast": 2.0**-7, "autocast_float16": 2.0**-10, "float32_high": 2.0**-10, "float32_medium": 2.0**-7,
 }  # fmt: skip
@@ -42,7 +42,7 @@ _Found = TypeVar("_Found")
 
 
 def call_in(modes: frozenset[str], kind: str, device: torch.device, call: Callable[[], _Found]) -> _Found:
-    """Make a call of a session for an action of ``kind``, or to ``open`` one; the process is as it was afterwards."""
+    """Return the result of a session's call for an action of ``kind``, or to ``open`` one; the process is restored."""
     if not modes:
         return call()
     backward = kind in {"B", "I", "W"}
@@ -59,7 +59,7 @@ def call_in(modes: frozenset[str], kind: str, device: torch.device, call: Callab
 
 
 def _lower(modes: frozenset[str]) -> torch.dtype | None:
-    """Return the dtype of autocast, None where there is none."""
+    """Return the dtype of autocast, None without autocast."""
     if "autocast" in modes:
         return torch.bfloat16
     return torch.float16 if "autocast_float16" in modes else None
@@ -75,7 +75,10 @@ def _without_grad(call: Callable[[], _Found]) -> Callable[[], _Found]:
 
 @contextlib.contextmanager
 def set_to(modes: frozenset[str]) -> Iterator[None]:
-    """Set the process as ``modes`` say, and back: its default dtype, deterministic algorithms, float32's products."""
+    """Set the process as ``modes`` say, and restore it afterwards.
+
+    The settings are its default dtype, deterministic algorithms, and float32's products.
+    """
     dtype = torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -97,7 +100,7 @@ def set_to(modes: frozenset[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _products_in(precision: str) -> Iterator[None]:
-    """Set how precise products of float32 have to be, and put it back with what torch derives from it."""
+    """Set the precision of float32 products, and restore it with the settings that torch derives from it."""
     before = torch.get_float32_matmul_precision()
     of_torch = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
     owners: list[Any] = [one for one in of_torch if hasattr(one, "fp32_precision")]  # no release before 2.9 has it

@@ -1,21 +1,24 @@
-"""Programs: orders of micro-batch actions, written as torch.distributed.pipelining writes them.
+"""Programs: orders of micro-batch actions, in the notation of torch.distributed.pipelining.
 
-An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. ``!`` behind it says that it is a misuse that may raise.
-Other tokens stand for what happens around the stage: ``zero_none`` and ``zero_fill`` (``zero_grad`` with and without
-``set_to_none``), ``drop3`` (the caller lets go of the outputs and arguments of micro-batch 3), ``overwrite3`` (it
-writes over the input gradients of micro-batch 3), ``send3`` (its outputs are sent, and all that holds them lets go:
-B or I start at their gradient edges), ``receive3`` (it writes over what held the output gradients of
-micro-batch 3, as the next receive does), ``lose3`` (a forward of micro-batch 3 on other values, which gets no backward:
-its number is used again), ``evaluate3`` (the caller runs the stage in evaluation mode and without gradients, on the
-values of micro-batch 3), ``hook`` and ``unhook`` (hooks on every parameter), ``freeze2`` and
-``unfreeze2`` (of the parameter that is registered third), ``reopen`` (the session is closed, and another one opened on
-the same module), ``finish`` and ``close``, behind which a session is asked nothing more. ``G0`` puts a weight context
-in by hand (torch's ``param_groups``), in place of ``I0``.
+An action is ``[stage]LETTER mb``: ``F0``, ``I2``, ``1W0``. A following ``!`` marks a misuse that may raise. ``G0`` sets
+a weight context by hand (torch's ``param_groups``), in place of ``I0``. Other tokens are events around the stage:
 
-What an optimizer and its kin do to a stage: ``step`` changes every parameter in place, ``replace`` its ``.data``, and
-``rebind`` puts other parameters in their places; ``restride`` hands every gradient over with other strides, and
-``bucket`` as a view of one flat buffer, zeros where there was none. ``collect`` runs the garbage collector. A word with
-a number before it, such as ``1step``, is for that stage. A micro-batch may come again, once it is done with.
+- ``zero_none`` and ``zero_fill``: ``zero_grad`` with and without ``set_to_none``.
+- ``drop3``: the caller frees the outputs and arguments of micro-batch 3.
+- ``overwrite3``: the caller writes over the input gradients of micro-batch 3.
+- ``send3``: the outputs of micro-batch 3 are sent, and all holders free them; B or I start at their gradient edges.
+- ``receive3``: the caller writes over the buffers of micro-batch 3's output gradients, as the next receive does.
+- ``lose3``: a forward of micro-batch 3 on other values, which gets no backward: its number is used again.
+- ``evaluate3``: the caller runs the stage in evaluation mode and without gradients, on the values of micro-batch 3.
+- ``hook`` and ``unhook``: hooks on every parameter.
+- ``freeze2`` and ``unfreeze2``: for the parameter that is registered third.
+- ``reopen``: the session is closed, and another one opened on the same module.
+- ``finish`` and ``close``: after ``close`` a session is not called any more.
+
+Some tokens change a stage as an optimizer does. ``step`` changes every parameter in place, ``replace`` its ``.data``,
+and ``rebind`` replaces the parameters by others. ``restride`` replaces every gradient by one with other strides, and
+``bucket`` by a view of one flat buffer, zeros for a missing one. ``collect`` runs the garbage collector. A word with a
+number before it, such as ``1step``, is for that stage. A micro-batch number may be used again, once it is finished.
 """
 
 from __future__ import annotations
@@ -31,24 +34,24 @@ _ACTION = re.compile(
     r"|finish(?P<loud>!?))"
 )
 
-#: Kinds that stand for themselves, without a micro-batch.
+#: Kinds that are written without a micro-batch.
 _WORDS = {
     "zero_none", "zero_fill", "hook", "unhook", "reopen", "step", "replace", "rebind", "restride", "bucket", "collect",
     "close", "finish",
 }  # fmt: skip
 
-#: Kinds that change the values of all parameters, and those that put others in the place of parameters or their data.
+#: Kinds that change the values of all parameters, and those that replace parameters or their data.
 CHANGES = frozenset({"step", "replace", "rebind"})
 REPLACEMENTS = frozenset({"replace", "rebind"})
 #: Kinds that clear gradients.
 ZEROES = frozenset({"zero_none", "zero_fill"})
-#: Kinds behind which there is no gradient: a parameter that was put in the place of another has none.
+#: Kinds after which there is no gradient: a replaced parameter has none.
 CLEARS = ZEROES | {"rebind"}
-#: Kinds that are done to one parameter.
+#: Kinds that change one parameter.
 OF_ONE = frozenset({"freeze", "unfreeze"})
 
 
-#: What some kinds ask for alone.
+#: The capabilities that single kinds require.
 _NEEDED_BY = {
     "B": "full",
     "G": "param_groups",
@@ -58,7 +61,7 @@ _NEEDED_BY = {
     "freeze": "frozen_params",
 }
 
-#: What a message says behind the programs where not the implementation but plain autograd is wrong in them.
+#: The text after the programs in a message if plain autograd, not the implementation, is wrong in them.
 UNDER_PLAIN_AUTOGRAD = ", under plain autograd"
 
 
@@ -76,7 +79,7 @@ class Action:
     misuse: bool = False
 
     def __str__(self) -> str:
-        """Write the action as it is read; stage 0 is not written."""
+        """Return the action as :func:`parse` reads it; stage 0 is not written."""
         stage = str(self.stage) if self.stage else ""
         mb = "" if self.kind in _WORDS else str(self.mb)
         return f"{stage}{self.kind}{mb}{'!' if self.misuse else ''}"
@@ -84,7 +87,7 @@ class Action:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> tuple[Action, ...]:
-    """Return the actions of ``text``; raise :class:`ProgramError` naming the token that is no action."""
+    """Return the actions of ``text``; raise :class:`ProgramError` with the invalid token."""
     return tuple(_parse_token(token, position) for position, token in enumerate(text.split(), 1))
 
 
@@ -101,7 +104,7 @@ def _parse_token(token: str, position: int) -> Action:
 
 
 def write(actions: Iterable[Action]) -> str:
-    """Write actions as :func:`parse` reads them."""
+    """Return the text of actions, as :func:`parse` reads it."""
     return " ".join(map(str, actions))
 
 
@@ -119,17 +122,19 @@ def programs_line(programs: Iterable[str]) -> str:
 
 
 def without_programs(message: str, programs: Iterable[str]) -> list[str]:
-    """Return the lines of a message but the one that names the programs."""
+    """Return the lines of a message without the one that names the programs."""
     line = programs_line(programs)
     return [one for one in message.splitlines() if one not in {line, f"{line}{UNDER_PLAIN_AUTOGRAD}"}]
 
 
 def needs(actions: tuple[Action, ...]) -> frozenset[str]:
-    """Return what the program asks of an implementation.
+    """Return the capabilities that the program requires.
 
-    Names of capabilities; ``weight_order=any`` and ``backward_order=any`` where the order is not first-in-first-out,
-    ``weight_order!=none`` where a W does not follow its I at once, and ``weight_when=weight`` where something comes
-    between a W and the next finish that must find the gradients.
+    They are names of capabilities, and these values:
+
+    - ``weight_order=any`` and ``backward_order=any`` if the order is not first-in-first-out.
+    - ``weight_order!=none`` if a W does not follow its I at once.
+    - ``weight_when=weight`` if an action between a W and the next finish reads the gradients.
     """
     kinds = {action.kind for action in actions}
     found: set[str] = set()
@@ -140,7 +145,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     found |= {need for kind, need in _NEEDED_BY.items() if kind in kinds}
     if kinds & CLEARS:
         found.add("clears_grads")
-    if "bucket" in kinds:  # gradients elsewhere are left as they are by restride, and would be lost from a bucket
+    if "bucket" in kinds:  # restride leaves gradients elsewhere unchanged, and they would be lost from a bucket
         found.add("grads_in_param_grad")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
@@ -150,7 +155,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
 
 
 def _changed_in_flight(actions: tuple[Action, ...]) -> bool:
-    """Tell whether parameters are changed, frozen or thawed while a micro-batch is between its F and its B or W."""
+    """Return whether parameters are changed, frozen or thawed while a micro-batch is between its F and its B or W."""
     return any(
         action.kind in CHANGES | OF_ONE and in_flight(actions[:position], action.stage)
         for position, action in enumerate(actions)
@@ -158,7 +163,7 @@ def _changed_in_flight(actions: tuple[Action, ...]) -> bool:
 
 
 def in_flight(actions: Sequence[Action], stage: int) -> set[int]:
-    """Return the micro-batches of ``stage`` that have run forward and whose B or W has not come."""
+    """Return the micro-batches of ``stage`` that have run forward without their B or W."""
     waiting: set[int] = set()
     for action in actions:
         if action.stage == stage and action.kind in {"F", "B", "W"}:
@@ -179,12 +184,12 @@ def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
     return found
 
 
-#: What reads or changes parameter gradients, or ends the session: a W has to be done with by then.
+#: Actions that read or change parameter gradients, or end the session: a W must be finished by then.
 _AFTER_WEIGHTS = frozenset({"hook", "unhook", "restride", "bucket", "reopen", "close"} | ZEROES | CHANGES | OF_ONE)
 
 
 def _met_before_flush(actions: tuple[Action, ...]) -> bool:
-    """Tell whether something is done between a W and the next finish that a W must not come after."""
+    """Return whether an action between a W and the next finish requires that the W is finished."""
     return any(
         action.kind in _AFTER_WEIGHTS and flush_pending(actions[:position], action.stage)
         for position, action in enumerate(actions)
@@ -192,13 +197,13 @@ def _met_before_flush(actions: tuple[Action, ...]) -> bool:
 
 
 def flush_pending(actions: Sequence[Action], stage: int) -> bool:
-    """Tell whether W of ``stage`` were asked behind which no finish has come."""
+    """Return whether a W of ``stage`` has no later finish."""
     own = [action.kind for action in actions if action.stage == stage]
     return "W" in own and "finish" not in own[len(own) - 1 - own[::-1].index("W") :]
 
 
 def undeferred(actions: tuple[Action, ...]) -> str | None:
-    """Write the program with B in place of every I, and without W; None where that is no program, or the same one."""
+    """Return the program with B in place of every I, and without W; None if that is not a program, or the same one."""
     kinds = {action.kind for action in actions}
     if "I" not in kinds or kinds & {"G", "overwrite", "receive"} or any(action.misuse for action in actions):
         return None
@@ -208,7 +213,7 @@ def undeferred(actions: tuple[Action, ...]) -> str | None:
 
 
 def _deferred(actions: tuple[Action, ...]) -> bool:
-    """Tell whether some W comes after another backward than its own I."""
+    """Return whether some W comes after another backward than its own I."""
     right = [action for action in actions if action.kind in {"B", "I", "W"} and not action.misuse]
     backwards = [(action.kind, action.stage, action.mb) for action in right]
     return any(
@@ -218,7 +223,7 @@ def _deferred(actions: tuple[Action, ...]) -> bool:
 
 
 def _fifo(actions: tuple[Action, ...], first: set[str], then: set[str]) -> bool:
-    """Tell whether ``then`` comes in the order of ``first``, per stage, for the micro-batches that have both."""
+    """Return whether ``then`` follows the order of ``first``, per stage, for the micro-batches that have both."""
     for stage in {action.stage for action in actions}:
         own = [action for action in actions if action.stage == stage and not action.misuse]
         second = [action.mb for action in own if action.kind in then]
@@ -234,9 +239,9 @@ def microbatches(actions: tuple[Action, ...], stage: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How parameters stand at a place of a program: those that are frozen, by number, and how often all were changed.
+    """The state of parameters at a position of a program: the frozen ones by number, and the count of changes.
 
-    What was registered frozen and never thawed is not among the ``frozen``.
+    Parameters that were registered frozen and never thawed are not in ``frozen``.
     """
 
     frozen: frozenset[int] = frozenset()
@@ -245,7 +250,7 @@ class Standing:
 
 
 def standing(actions: Sequence[Action], stages: Container[int], position: int) -> Standing:
-    """Return how the parameters of ``stages``, which have the same ones, stand before the action at ``position``."""
+    """Return the state of the parameters of ``stages``, which share them, before the action at ``position``."""
     frozen, thawed, changes = set[int](), set[int](), 0
     for action in actions[:position]:
         if action.stage in stages and action.kind in OF_ONE:
@@ -257,7 +262,7 @@ def standing(actions: Sequence[Action], stages: Container[int], position: int) -
 
 
 def forward_of(actions: Sequence[Action], stage: int, mb: int, before: int | None = None) -> int:
-    """Return the position of the last F of ``mb`` on ``stage``, of those ``before`` a position; 0 where none is."""
+    """Return the position of the last F of ``mb`` on ``stage`` ``before`` a position; 0 if there is none."""
     until = len(actions) if before is None else before
     places = (p for p, a in enumerate(actions[:until]) if a.kind == "F" and a.mb == mb and a.stage == stage)
     return max(places, default=0)

@@ -1,4 +1,4 @@
-"""Random trials: a random stage, a program that is legal under what is claimed, and how both are fed."""
+"""Random trials: a random stage, a program that is valid for the claims, and the inputs of both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradconform.fixtures.stages.case import StageCase
 
 from .trial import Trial
 
-#: How many stages are drawn until one is found that can be used.
+#: How many stages are drawn until a usable one is found.
 _ATTEMPTS = 20
 
 _LAYOUTS = ("layout:transposed", "layout:strided", "layout:expanded", "zeros")
@@ -31,7 +31,7 @@ _NOT_RECEIVED = frozenset({"parameter_input", "duplicate_input"})
 def draw_stage(choices: Choices, capabilities: Capabilities | None = None, *, max_lines: int = 6) -> StageCase:
     """Return a random stage whose traits are all claimed.
 
-    Raises :class:`~gradconform.fixtures.random_stages.IllConditionedError` where none of twenty is.
+    Raises :class:`~gradconform.fixtures.random_stages.IllConditionedError` if none of twenty is usable.
     """
     claims = Capabilities() if capabilities is None else capabilities
     for _ in range(_ATTEMPTS):
@@ -47,7 +47,7 @@ def draw_stage(choices: Choices, capabilities: Capabilities | None = None, *, ma
 
 
 def draw_grad_pattern(choices: Choices, case: StageCase, capabilities: Capabilities) -> str:
-    """Return a pattern of :mod:`gradconform.fixtures.grad_tuples` that is legal for the outputs of ``case``."""
+    """Return a pattern of :mod:`gradconform.fixtures.grad_tuples` that is valid for the outputs of ``case``."""
     if not choices.chance(30):
         return "normal"
     recipe = recipe_of(case)
@@ -62,9 +62,9 @@ def draw_grad_pattern(choices: Choices, case: StageCase, capabilities: Capabilit
 def draw_options(
     choices: Choices, case: StageCase, capabilities: Capabilities, *, passed: bool = True
 ) -> dict[str, Any]:
-    """Return how a trial on ``case`` is fed and what is watched, as fields of :class:`Trial`.
+    """Return the inputs and watches of a trial on ``case``, as fields of :class:`Trial`.
 
-    ``passed``: which tensors and lists the caller passes is drawn too.
+    ``passed``: also draw which tensors and lists the caller passes.
     """
     options: dict[str, Any] = {}
     can_lose = capabilities.loss and "nested_output" not in case.traits
@@ -107,21 +107,21 @@ def _draw_caller(
 
 
 def trial_of(case: StageCase, program: str, options: Mapping[str, Any], capabilities: Capabilities) -> Trial:
-    """Return the trial of a drawn program and drawn options, without options that do not go with the program.
+    """Return the trial of a drawn program and drawn options, without options that do not fit the program.
 
-    If an earlier graph goes on at the end of a step, the program ends one.
+    If an earlier graph continues at the end of a step, the program ends one.
     """
     fields = dict(options)
-    if "lose" in program:  # what is lost has other values
+    if "lose" in program:  # the lost forward has other values
         fields.pop("same_args", None)
     if "zero_fill" in program and not capabilities.grads_in_param_grad:
-        fields.pop("watch", None)  # plain autograd clears what shares memory with a .grad, which this target leaves
+        fields.pop("watch", None)  # plain autograd clears memory shared with a .grad, which this target leaves
     if fields.get("upstream") and not program.endswith("finish"):
         program = f"{program} finish"
     return Trial(stages=(case,), program=program, **fields)
 
 
-def draw_trial(  # noqa: PLR0913 (each says what is drawn)
+def draw_trial(  # noqa: PLR0913 (each limits the draw)
     choices: Choices,
     capabilities: Capabilities,
     *,
@@ -130,10 +130,10 @@ def draw_trial(  # noqa: PLR0913 (each says what is drawn)
     max_lines: int = 6,
     passed: bool = True,
 ) -> Trial:
-    """Return a random trial that asks only for what is claimed; ``way`` is ``full``, ``split`` or ``mixed``.
+    """Return a random trial that requires only claimed capabilities; ``way`` is ``full``, ``split`` or ``mixed``.
 
-    ``passed``: which tensors and lists the caller passes is drawn too, and forwards that get no backward. Raises
-    ``ValueError`` if nothing that could be asked is claimed.
+    ``passed``: also draw which tensors and lists the caller passes, and forwards that get no backward. Raises
+    ``ValueError`` if none of the possible actions is claimed.
     """
     case = draw_stage(choices, capabilities, max_lines=max_lines)
     program = draw_program(choices, capabilities, most=most, way=way, forwards=passed)

@@ -1,4 +1,4 @@
-"""Trials: stages, one program, and how they are fed. A trial is run once and judged by many checks."""
+"""Trials: stages, one program, and their inputs. A trial is run once and judged by many checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .program import (
     standing,
 )
 
-#: Which tensors a caller receives into, beside new ones each time.
+#: The tensors that a caller may receive into; the alternative is new ones each time.
 RECEIVED = {
     "inputs": "arguments arrive in the refilled tensors of a finished micro-batch",
     "grads": "output gradients arrive in the refilled tensors of a finished micro-batch",
@@ -31,7 +31,7 @@ RECEIVED = {
     "once": "one tensor is the output gradient of every micro-batch",
 }
 
-#: Which weights W is passed, beside all of them in their order.
+#: The weights that W may be passed; the alternative is all of them in their order.
 WEIGHTS = {
     "reversed": "W receives the weights in reverse order",
     "twice": "I and W receive the first weight twice",
@@ -41,29 +41,29 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is run: ``stages[k]`` is the stage of the actions written ``kF0``.
+    """The setup of one run: ``stages[k]`` is the stage of the actions written ``kF0``.
 
-    ``chain``: the stages are one pipeline. Each is fed the outputs of the one before, detached, and given as output
-    gradients what the one behind has returned for its inputs; only the last has a loss.
-    ``loss``: backward starts at a loss. ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`.
-    ``prior_grads``: parameters have gradients before the first action. ``same_args``: every micro-batch is fed the very
-    same argument tensors. ``watch``: what is recorded beyond gradients: ``state``, ``hooks`` (on parameters),
-    ``module_hooks``, ``lifetime``, ``growth``.
-    ``retain_graph``: W is asked to keep the graph. ``modes``: what the process is set to while actions run, of
+    ``chain``: the stages are one pipeline. Each receives the outputs of the previous one, detached, and as output
+    gradients the input gradients of the next one; only the last has a loss. ``loss``: backward starts at a loss.
+    ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`. ``prior_grads``: parameters have gradients
+    before the first action. ``same_args``: every micro-batch receives the same argument tensors. ``watch``: records in
+    addition to gradients: ``state``, ``hooks`` (on parameters), ``module_hooks``, ``lifetime``, ``growth``.
+    ``retain_graph``: W must keep the graph. ``modes``: the settings of the process while actions run, of
     :data:`gradconform.trial.modes.MODES`.
-    ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of parameters of
-    which every stage has the first one's. ``altering``: hooks on every parameter that ``scale`` its gradient, or
+
+    ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of the parameters
+    that every stage shares with the first one. ``altering``: hooks on every parameter that ``scale`` its gradient, or
     ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can; their B, I and
-    W are written as misuses, and a W is not asked where its I has raised.
-    ``ragged``: every second micro-batch has a row less than the others.
-    ``draw``: which draw of all that is random; trials that differ in it alone are independent of each other.
-    ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``: which slots of
-    the weight context that G puts in hold a gradient, e.g. ``(True, False)``. ``unsent``: which outputs ``send`` leaves
-    alone, by number: they stay as they are.
-    ``received``: which tensors the caller receives into, of :data:`RECEIVED`. ``tracked_grads``: output gradients
+    W are written as misuses, and a W is not called if its I has raised. ``ragged``: every second micro-batch has one
+    row less than the others. ``draw``: the number of the random draw; trials that differ only in it are independent of
+    each other. ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``:
+    which slots of the weight context that G sets hold a gradient, e.g. ``(True, False)``. ``unsent``: the numbers of
+    the outputs that ``send`` leaves unchanged.
+
+    ``received``: the tensors that the caller receives into, of :data:`RECEIVED`. ``tracked_grads``: output gradients
     require a gradient themselves. ``kept_lists``: the caller keeps the lists that it passes, and passes them again.
-    ``weights``: which weights W is passed, of :data:`WEIGHTS`. ``upstream``: arguments lie in the
-    memory of an earlier graph's outputs, and that graph goes on with the input gradients.
+    ``weights``: the weights that W is passed, of :data:`WEIGHTS`. ``upstream``: arguments are in the memory of an
+    earlier graph's outputs, and that graph continues with the input gradients.
     """
 
     stages: tuple[StageCase, ...]
@@ -92,12 +92,12 @@ class Trial:
     upstream: bool = False
 
     def __hash__(self) -> int:
-        """Hash by what differs most: a trial is looked up for every check that reads it."""
+        """Return a hash of the fields that differ most: a trial is looked up for every check that reads it."""
         names = tuple(case.name for case in self.stages)
         return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain, self.draw))
 
     def __post_init__(self) -> None:
-        """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain, or plain autograd, does not do."""
+        """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain or plain autograd cannot do."""
         beside = (
             self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
             self.raising, self.ragged, self.received, self.tracked_grads, self.upstream,
@@ -121,7 +121,7 @@ class Trial:
         self._refuse_words()
 
     def _refuse_words(self) -> None:
-        """Raise for a word that stands for nothing, and for one that another contradicts."""
+        """Raise for an unknown word, and for one that contradicts another."""
         for name, known in ("received", RECEIVED), ("weights", WEIGHTS):
             if getattr(self, name) and getattr(self, name) not in known:
                 msg = f"{name}={getattr(self, name)!r}; expected one of {sorted(known)}, or nothing"
@@ -134,7 +134,7 @@ class Trial:
             raise ProgramError(msg)
 
     def _refuse_sharing(self) -> None:
-        """Raise for parameters of several stages, or with hooks that alter, to which a program does other things."""
+        """Raise if a program changes parameters that several stages share, or that have altering hooks."""
         kinds = {action.kind for action in self.actions}
         if self.one_module and len(set(self.stages)) > 1:
             msg = f"one module cannot be {len(set(self.stages))} stages; expected one_module with stages of one kind"
@@ -147,7 +147,7 @@ class Trial:
             raise ProgramError(msg)
 
     def _refuse_replacements(self) -> None:
-        """Raise where parameters are replaced under a graph: some of its nodes have the old values, some the new."""
+        """Raise if parameters are replaced under a graph: some of its nodes have the old values, some the new."""
         for position, action in enumerate(self.actions):
             if action.kind in REPLACEMENTS and (waiting := in_flight(self.actions[:position], action.stage)):
                 msg = f"{action} comes while micro-batches {sorted(waiting)} are in flight; expected it between them"
@@ -171,7 +171,7 @@ class Trial:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The capabilities the trial asks for."""
+        """The capabilities that the trial requires."""
         found = set(needs(self.actions)).union(*(case.traits for case in self.stages))
         found |= {"loss" if self.loss_at(lane) else "mid_stage" for lane in range(len(self.stages))}
         if self._several_at_once():
@@ -180,7 +180,7 @@ class Trial:
             found.add("none_output_grad")
         if self.prior_grads:
             found.add("grads_on_param")
-        if "growth" in self.watch and "split" in found:  # what is flushed at the end may grow until then
+        if "growth" in self.watch and "split" in found:  # work that is flushed at the end may grow until then
             found.add("weight_when=weight")
         if self.ragged:
             found.add("ragged")
@@ -194,7 +194,7 @@ class Trial:
         return frozenset(found | self._needed_of_parameters(split="split" in found))
 
     def _several_at_once(self) -> bool:
-        """Tell whether a session is open while another one is."""
+        """Return whether one session is open while another one is."""
         opened: set[int] = set()
         for action in self.actions:
             opened = opened - {action.stage} if action.kind == "close" else opened | {action.stage}
@@ -203,7 +203,7 @@ class Trial:
         return False
 
     def _needed_of_parameters(self, *, split: bool) -> set[str]:
-        """Return what parameters ask for that several stages have, or that hooks alter the gradients of."""
+        """Return the capabilities that shared parameters or gradient-altering hooks require."""
         found: set[str] = set()
         if self.one_module or self.tied:
             found |= {"shared_module", "grads_on_param"}
@@ -215,11 +215,11 @@ class Trial:
         return found
 
     def loss_at(self, lane: int) -> bool:
-        """Tell whether the backward of ``stages[lane]`` starts at a loss."""
+        """Return whether the backward of ``stages[lane]`` starts at a loss."""
         return self.loss and (not self.chain or lane == len(self.stages) - 1)
 
     def standing(self, lane: int, position: int) -> Standing:
-        """Return how the parameters of ``stages[lane]`` stand before the action at ``position``."""
+        """Return the state of the parameters of ``stages[lane]`` before the action at ``position``."""
         return standing(self.actions, self.sharing(lane), position)
 
     def sharing(self, lane: int, name: str = "") -> frozenset[int]:

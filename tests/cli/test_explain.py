@@ -38,8 +38,8 @@ program      F0 I0 F1 I1 W0 W1
              on tied-apart; output gradients: normal
              (F forward, I input-gradient backward, W weight-gradient backward;
              the number is the micro-batch)
-judged       gradconform.judge.gradients.gradients: Yield every tensor that is
-             not what plain autograd gives, each at the first action after which
+judged       gradconform.judge.gradients.gradients: Yield every tensor that
+             differs from plain autograd's, each at the first action after which
              it is wrong.
              The numeric rule: max|g - g64| <= 2 * max|g_autograd - g64| + c *
              eps(dtype) * scale, and the same with root mean squares.
