@@ -59,4 +59,4 @@ def test_a_terminal_is_told_how_far_training_steps_are_and_what_the_doctor_waits
     assert re.search(r"pipeline\S+ .*\d/\d+ 0 failed", _ESCAPE.sub("", written))
     code, written = on_a_terminal("doctor", "--device", "cpu")
     assert code == 0
-    assert "looking at devices, in other processes" in _ESCAPE.sub("", written)
+    assert "probing devices in other processes" in _ESCAPE.sub("", written)
