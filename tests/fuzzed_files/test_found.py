@@ -103,7 +103,10 @@ def test_a_result_of_another_sort_is_refused_before_a_run_goes_on(
     held = valid()["cut.ndjson"].replace(b'"repeats_bit_equal":null', b'"repeats_bit_equal":[true]', 1)
     Path("odd.ndjson").write_bytes(held)
     assert main(["run", "--resume", "odd.ndjson", "--no-isolation"]) == 2
-    assert "odd.ndjson', line 3: not a valid result: repeats_bit_equal: expected boolean or null, got an array of 1 entr" in capsys.readouterr().err
+    said = (
+        "odd.ndjson', line 3: not a valid result: repeats_bit_equal: expected boolean or null, got an array of 1 entr"
+    )
+    assert said in capsys.readouterr().err
     assert Path("odd.ndjson").read_bytes() == held
 
 
