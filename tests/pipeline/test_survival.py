@@ -252,7 +252,7 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
     assert run.returncode == EXIT_ENVIRONMENT, told
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
     assert (result["status"], result["kind"]) == ("error", "environment")
-    assert "the launcher was ended by SIGTERM, and its ranks with it" in result["message"]
+    assert "SIGTERM ended the launcher and its ranks" in result["message"]
     again = "reproduce: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 600"
     assert again in " ".join(told.replace("\\\n", "").split())
     assert nothing_left(tmp_path)
