@@ -40,7 +40,7 @@ def test_weight_gradients_on_a_side_stream_that_nothing_waits_for_are_a_race() -
     failed = [result for result in report if result.status == "failed"]
     assert {result.check for result in failed} == {r.check for r in report if r.check.startswith("split.")}
     assert {(result.level, result.kind) for result in failed} == {("MUST", "race")}
-    assert all("another stream still writes it when W0 returns" in result.message for result in failed)
+    assert all("another stream is still writing it when W0 returns" in result.message for result in failed)
 
 
 def test_without_a_late_stream_nothing_is_a_race() -> None:
