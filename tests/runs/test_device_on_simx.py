@@ -66,7 +66,7 @@ def test_every_known_fault_is_found_there_and_no_setting_is_wrong(tmp_path: Path
     statuses = {result["status"] for result in report["results"] if result["check"].startswith(("set", "fau"))}
     assert statuses <= {"passed", "unsupported", "not_run"}
     told = " ".join(" ".join(lines).split())
-    assert " known faults found; two runs from one seed bit-equal in all " in told
+    assert " known faults found; two runs with one seed are bit-equal in all " in told
     assert "is right in all" in lines[-1]
 
 
