@@ -63,7 +63,8 @@ def test_a_seed_prints_the_same_again(command: Callable[..., Any], target_file: 
 
 def test_time_that_runs_out_is_said(command: Callable[..., Any]) -> None:
     done = command("fuzz", "autograd", "--max-examples", "100000", "--time-budget", "1")
-    assert done.code == 0
+    trials = int(done.last.split()[0])
+    assert done.code == (0 if trials else 5)  # a slow machine may run none in a second
     assert "out of time after" in done.last
     assert "of 100000 examples" in done.last
 
