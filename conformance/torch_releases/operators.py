@@ -21,10 +21,13 @@ _NEEDED = "lists the operations that --operation judges"
 OPERATIONS = Name("torch.testing._internal.common_methods_invocations", ("op_db",), _NEEDED)
 MODULES = Name("torch.testing._internal.common_modules", ("module_db",), _NEEDED)
 
+_FREEZE = Name("torch:backends", ("disable_global_flags",), "is put off")
 #: Changes to the whole process when torch's tests are imported: backend flags become fixed, and calls of scripted
 #: functions are counted. If a name is gone, nothing has to be restored.
-_FREEZE = Name("torch:backends", ("disable_global_flags",), "is put off")
-_CALLS = tuple(Name(f"torch:_C.{kind}", ("__call__",), "is put back") for kind in ("ScriptFunction", "ScriptMethod"))
+CHANGED = (
+    _FREEZE,
+    *(Name(f"torch:_C.{kind}", ("__call__",), "is put back") for kind in ("ScriptFunction", "ScriptMethod")),
+)
 
 
 #: The class and the name of the torch tests that require gradients of operations and of modules.
@@ -37,7 +40,7 @@ def process_kept() -> Iterator[None]:
 
     The log has the warning of CUDA builds on a machine with nvcc and no GPU.
     """
-    changed = [(one, one.find()) for one in (_FREEZE, *_CALLS) if one.there()]
+    changed = [(one, one.find()) for one in CHANGED if one.there()]
     variables = dict(os.environ)
     log = logging.getLogger("torch.utils.cpp_extension")
     level = log.level

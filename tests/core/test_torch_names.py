@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import checkpoint
 
+from gradconform import torch_releases
 from gradconform.cli import main
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_set
@@ -26,16 +29,21 @@ from gradconform.reference.recomputed import recomputes
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.torch_releases import (
     accelerator,
+    composed,
+    deterministic,
     dispatch,
     edges,
     engine,
+    float8,
     node_hooks,
+    operators,
     pipelining,
     precision,
     private_use,
     products,
     saved,
     settings,
+    storage,
 )
 from gradconform.torch_releases.names import Name, UnavailableError
 
@@ -62,7 +70,8 @@ APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.STATISTICS, accelerator.LOST, accelerator.SLEEP,
     dispatch.MODE, saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
-    edges.EDGE, engine.RUN, node_hooks.BESIDE, products.LEVEL, products.MODES,
+    composed.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
+    operators.MODULES, *operators.CHANGED, node_hooks.BESIDE, products.LEVEL, products.MODES, storage.HAS_STORAGE,
 }  # fmt: skip
 
 
@@ -171,6 +180,67 @@ def test_a_torch_without_statistics_of_memory_reads_the_peak_alone(
     take_away(accelerator.STATISTICS)
     monkeypatch.setattr(accelerator.MEMORY.home(), accelerator.MEMORY.spellings[0], lambda device: 7 + device.index)
     assert accelerator.peak_memory(torch.device("cuda", 1)) == 8
+
+
+@pytest.mark.parametrize("compiler_is_loaded", [False, True])
+def test_a_torch_without_the_switch_sets_deterministic_algorithms_by_its_own_function(
+    *, compiler_is_loaded: bool, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[tuple[bool, bool]] = []
+    monkeypatch.setattr(
+        torch, "use_deterministic_algorithms", lambda mode, *, warn_only: set_to.append((mode, warn_only))
+    )
+    monkeypatch.setattr(deterministic, "_COMPILER", "sys" if compiler_is_loaded else "no such module")
+    if not compiler_is_loaded:
+        deterministic.use_deterministic_algorithms(mode=False, warn_only=False)
+        assert set_to == []  # by the switch, which was off
+        take_away(deterministic.SWITCH)
+    deterministic.use_deterministic_algorithms(mode=True, warn_only=True)
+    assert set_to == [(True, True)]
+
+
+def test_a_torch_that_names_no_key_of_a_device_composes_no_operation(take_away: Callable[[Name], None]) -> None:
+    celu, add = torch.ops.aten.celu.default, torch.ops.aten.add.Tensor
+    assert (composed.is_composed(celu, "cpu"), composed.is_composed(add, "cpu")) == (True, False)
+    assert composed.run_composed(celu, "cpu", torch.ones(2)).tolist() == [1.0, 1.0]
+    take_away(composed.KEY_OF)
+    assert not composed.is_composed(celu, "cpu")
+
+
+@pytest.mark.parametrize("gone", [operators.OPERATIONS, operators.MODULES], ids=["operations", "modules"])
+def test_a_torch_without_its_lists_has_no_operations_to_judge(gone: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (operators.OPERATIONS, operators.MODULES):
+        module = ModuleType(name.owner)
+        if name is not gone:
+            setattr(module, name.spellings[0], [])
+        monkeypatch.setitem(sys.modules, name.owner, module)
+    with pytest.raises(UnavailableError, match=f"has no {gone.spellings[0]} in .*, which lists the operations"):
+        operators.listed.__wrapped__()
+
+
+@pytest.mark.parametrize("name", operators.CHANGED, ids=lambda name: f"{name.owner}.{name.spellings[0]}")
+def test_what_this_torch_lacks_is_not_restored_after_its_tests_are_imported(
+    name: Name, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADCONFORM_KEPT", "before")
+    take_away(name)
+    with operators.process_kept():
+        os.environ["GRADCONFORM_KEPT"] = "meanwhile"
+    assert (os.environ["GRADCONFORM_KEPT"], name.there()) == ("before", False)
+
+
+def test_a_torch_that_knows_no_storage_takes_every_tensor_to_have_one(take_away: Callable[[Name], None]) -> None:
+    sparse = torch.eye(2).to_sparse()
+    assert (storage.has_storage(torch.eye(2)), storage.has_storage(sparse)) == (True, False)
+    take_away(storage.HAS_STORAGE)
+    assert storage.has_storage(sparse)
+
+
+def test_a_torch_without_products_in_float8_says_so(take_away: Callable[[Name], None]) -> None:
+    take_away(float8.SCALED_MM)
+    one, scale = torch.zeros(16, 16).to(float8.VALUES), torch.ones(())
+    with pytest.raises(UnavailableError, match="which multiplies in float8"):
+        float8.scaled_product(one, one, (scale, scale), torch.bfloat16)
 
 
 def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:
@@ -325,9 +395,8 @@ def test_stages_that_gloo_cannot_connect_are_unavailable_where_they_do_not_vote(
 
 
 def test_every_name_is_taken_away_by_a_test() -> None:
-    modules = (
-        accelerator, dispatch, edges, engine, node_hooks, pipelining, precision, private_use, products, saved, settings
-    )  # fmt: skip
+    found = pkgutil.iter_modules(torch_releases.__path__, f"{torch_releases.__name__}.")
+    modules = [importlib.import_module(one.name) for one in found]
     values = [value for module in modules for value in vars(module).values()]
     flat = [one for value in values for one in (value.values() if isinstance(value, dict) else [value])]
     declared = {name for one in flat for name in (one if isinstance(one, tuple) else [one]) if isinstance(name, Name)}
