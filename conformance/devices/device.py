@@ -291,9 +291,8 @@ class Device:
 
     def stream_reader(self) -> Callable[[], int]:
         """Return a function that returns the number of the calling thread's stream, for a device that has streams."""
-        place: Any = self.torch_device
-        if ":" in str(place):  # a lookup by number is faster than one by device
-            place = place.index
+        index: Any = self.torch_device.index  # None for a type alone, which torch's annotation omits
+        place = self.torch_device if index is None else index  # a lookup by number is faster than one by device
         return lambda: torch.accelerator.current_stream(place).stream_id
 
     @property
