@@ -47,7 +47,7 @@ def space() -> list[str]:
 
 def options() -> list[str]:
     """Return the help of every argument of every command."""
-    commands = next(one.choices for one in parser()._actions if one.dest == "==SUPPRESS==" or one.choices)
+    commands = next(one.choices for one in parser()._actions if one.choices)
     assert commands is not None
     assert set(commands) == set(COMMANDS)
     return [one.help for name in commands for one in commands[name]._actions if one.help]
