@@ -127,16 +127,21 @@ def _kinds_differ(change: Change) -> bool:
 
 
 def _drifted(change: Change, factor: float) -> bool:
-    if change.before is None or change.now is None or {change.before.status, change.now.status} - _PASSING:
-        return False
-    before, now = change.before.headroom, change.now.headroom
+    before, now = (result.headroom if result else None for result in _passing_twice(change))
     return before is not None and now is not None and now > factor * max(before, HEADROOM_FLOOR)
 
 
 def _slower(change: Change, factor: float) -> bool:
-    if change.before is None or change.now is None or {change.before.status, change.now.status} - _PASSING:
-        return False  # a failure takes longer, since it is diagnosed
-    return change.now.duration_s > factor * max(change.before.duration_s, DURATION_FLOOR)
+    before, now = _passing_twice(change)  # a failure takes longer, since it is diagnosed
+    return before is not None and now is not None and now.duration_s > factor * max(before.duration_s, DURATION_FLOOR)
+
+
+def _passing_twice(change: Change) -> tuple[Result, Result] | tuple[None, None]:
+    """Return the results before and now if the check passed both times."""
+    before, now = change.before, change.now
+    if before is None or now is None or {before.status, now.status} - _PASSING:
+        return None, None
+    return before, now
 
 
 def _differences(base: Report, new: Report) -> Iterator[tuple[str, Any, Any]]:

@@ -88,7 +88,7 @@ def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Lin
     of_place = {change.place: change for change in changes}
     lines: list[Line] = []
     results = [change.now for change in changes if change.now]
-    for number, cause in enumerate([*causes_of("MUST", results), *causes_of("SHOULD", results)], 1):
+    for number, cause in enumerate(causes_of(results), 1):
         shown = cause.by_size if detail.ids else cause.by_size[: detail.failures]
         left = len(cause.results) - len(shown)
         head = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"

@@ -55,8 +55,7 @@ def github_annotations(report: Report, folder: Path) -> Iterator[str]:
     decisive = [result for result in report.failures if result.decisive or report.strict]
     others = [result for result in report.failures if not (result.decisive or report.strict)]
     for level, results in (("error", decisive), ("warning", others)):
-        causes = [*causes_of("MUST", results), *causes_of("SHOULD", results)]
-        for one in causes[:_ANNOTATIONS]:
+        for one in causes_of(results)[:_ANNOTATIONS]:
             yield _annotation(level, file, _title(one), _message(report, one))
     level = "notice" if report.exit_code == 0 else "error"
     yield _annotation(level, "", "gradconform", verdict(report))

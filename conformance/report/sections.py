@@ -93,12 +93,12 @@ def _not_judged(report: Report) -> Section:
 
 
 def _failed_must(report: Report) -> Section:
-    causes = tuple(causes_of("MUST", _with_status(report.failures, "failed")))
+    causes = tuple(causes_of(_with_status(report.failures, "failed"), ["MUST"]))
     return Section(heading=f"failed MUST: {_counted(causes)}", role="bad", causes=causes)
 
 
 def _failed_should(report: Report) -> Section:
-    causes = tuple(causes_of("SHOULD", _with_status(report.failures, "failed")))
+    causes = tuple(causes_of(_with_status(report.failures, "failed"), ["SHOULD"]))
     heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
     return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes, kind="SHOULD")
 

@@ -33,13 +33,14 @@ class _Undone:
     gone: int
 
 
-def causes_of(level: str, failed: Sequence[Result]) -> list[Cause]:
-    """Return the causes of failures at one level; a mistake that explains MUST and SHOULD belongs to the MUST."""
+def causes_of(failed: Sequence[Result], levels: Sequence[str] = ("MUST", "SHOULD")) -> list[Cause]:
+    """Return the causes of failures, level by level; a mistake that explains MUST and SHOULD belongs to the MUST."""
     found, left = _mistakes(failed)
-    levels = [{result.level for result in one.results} for one in found]
-    own = [one for one, of in zip(found, levels, strict=True) if level == ("MUST" if "MUST" in of else "SHOULD")]
-    rest = [result for result in left if result.level == level]
-    return [*(_as_cause(one, level) for one in own), *by_cause(rest)]
+    causes: list[Cause] = []
+    for level in levels:
+        causes += [_as_cause(one, level) for one in found if level == min(result.level for result in one.results)]
+        causes += by_cause(result for result in left if result.level == level)
+    return causes
 
 
 def _as_cause(one: _Undone, level: str) -> Cause:
