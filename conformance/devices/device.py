@@ -15,9 +15,10 @@ from torch import Tensor
 from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator, peak_memory
 
-from .memory import COUNTER, withheld
+from .memory import withheld
 from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
+from .probe import COUNTER
 from .registry import registered_device
 
 _MIB = 1 << 20

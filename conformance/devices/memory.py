@@ -18,12 +18,6 @@ from gradconform.torch_releases.storage import has_storage
 if TYPE_CHECKING:
     from torch import UntypedStorage
 
-#: Facts that a tensor may show. Storage and address are one fact: each is read in order to get the other.
-FACTS = ("version", "offset", "address")
-
-#: Other observations of a device: each operation as it is dispatched, and its memory counter.
-OPERATIONS, COUNTER = "operations", "counter"
-
 #: Facts that are not read on a device type. Two types end the process when an address is read, in torch 2.6 to 2.15.
 #: This entry also protects a process that has probed nothing, such as a user's own with the right split.
 _WITHHELD: dict[str, frozenset[str]] = {"lazy": frozenset({"address"}), "xla": frozenset({"address"})}

@@ -47,12 +47,12 @@ _PARTS = {
 class NumericProfile:
     """The precision of a device, measured from values. None, or a missing key, is unknown.
 
-    ``float32_bits`` holds the effective mantissa bits by family. ``without_tf32`` holds those measured again with
-    torch's TF32 switches off, for families that differ. ``functions`` holds the largest relative error of float32
-    functions, in eps. ``accumulation`` holds the dtype in which a 16-bit ``sum`` or ``matmul`` adds, by name such as
-    ``bfloat16 sum``. ``atomics_spread`` is the relative difference between two equal runs of scatter and index_add.
-    ``nan_kept`` and ``signed_zero_kept`` describe min, max and comparisons. ``integers`` are the dtypes whose extreme
-    values survive a round trip.
+    ``float32_bits`` holds the effective mantissa bits by family, those of RNNs only if the device has a kernel for
+    them. ``without_tf32`` holds those measured again with torch's TF32 switches off, for families that differ.
+    ``functions`` holds the largest relative error of float32 functions, in eps. ``accumulation`` holds the dtype in
+    which a 16-bit ``sum`` or ``matmul`` adds, by name such as ``bfloat16 sum``. ``atomics_spread`` is the relative
+    difference between two equal runs of scatter and index_add. ``nan_kept`` and ``signed_zero_kept`` describe min, max
+    and comparisons. ``integers`` are the dtypes whose extreme values survive a round trip.
     """
 
     float32_bits: Mapping[str, int | None] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class NumericProfile:
         """
         found, few, rough = 0.0, self._few_bits, self._rough
         for operation, calls in Counter(operations).items():
-            family, function = _family(operation), _function(operation)
+            family, function = family_of(operation), _function(operation)
             if family in few:
                 found = max(found, _PASSES * 2.0 ** -few[family])
             if function in rough:
@@ -162,7 +162,8 @@ class NumericProfile:
         return _FLUSHED_TERMS * _SMALLEST_NORMAL if self.denormals_kept is False else 0.0
 
 
-def _family(operation: str) -> str | None:
+def family_of(operation: str) -> str | None:
+    """Return the family of an operation, one of :data:`FAMILIES`; None if it has none."""
     name = operation.rpartition("::")[2]
     return next((family for family, parts in _PARTS.items() if any(part in name for part in parts)), None)
 

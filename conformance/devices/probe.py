@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gradconform.naming import SelectionError
@@ -29,6 +29,12 @@ TIME_LIMIT_VARIABLE = "GRADCONFORM_PROBE_SECONDS"
 
 #: The number of crashes after which a device type's probe stops with only that result.
 _LIVES = 8
+
+#: Facts that a tensor may show. Storage and address are one fact: each is read in order to get the other.
+FACTS = ("version", "offset", "address")
+
+#: Other observations of a device: each operation as it is dispatched, and its memory counter.
+OPERATIONS, COUNTER = "operations", "counter"
 
 
 class WrongAnswerError(Exception):
@@ -121,7 +127,7 @@ def hidden_by(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """
     prefix = "shows_"
     hidden = [name.removeprefix(prefix) for name, shown in facts.items() if name.startswith(prefix) and not shown]
-    return (*hidden, "counter") if facts.get("counts_memory", False) is None else tuple(hidden)
+    return (*hidden, COUNTER) if facts.get("counts_memory", False) is None else tuple(hidden)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,22 +197,56 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
         return list(pool.map(probe_apart, asked))
 
 
+def fragile_questions(name: str) -> dict[str, str]:
+    """Return the questions about a device that may end the process, by fact. They are asked last and in this order.
+
+    So a device that ends the process at the last of them needs no other process, whose start takes seconds.
+    """
+    shown = {f"shows_{fact}": f"{fact} of {name}" for fact in (OPERATIONS, *FACTS)}
+    return {"backward_raises": f"backward_raises of {name}", **shown}
+
+
 def probe_apart(request: Request) -> Probed:
     """Return the results of a request; a crash or a timeout is recorded as the result of its question."""
     known: dict[str, Answer] = {}
+    found = None
     for _ in range(_LIVES):
-        found = _ask(request, known)
-        if found is not None:
-            return found
-    said = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
-    reason = f"it ended {_LIVES} processes: {'; '.join(said)[-400:]}"
-    return Probed((Probe(device=request.type or "accelerator", reason=reason),))
+        found = _ask(request, known) or found
+        if found is not None and _is_complete(found, known):
+            break
+    else:
+        said = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
+        reason = f"it ended {_LIVES} processes: {'; '.join(said)[-400:]}"
+        return Probed((Probe(device=request.type or "accelerator", reason=reason),))
+    return replace(found, probes=tuple(_with_fragile(probe, known) for probe in found.probes))
+
+
+def _is_complete(found: Probed | None, known: Mapping[str, Answer]) -> bool:
+    """Return whether every fragile question about a usable device has its answer."""
+    usable = [] if found is None else [probe for probe in found.probes if probe.reason is None]
+    return found is not None and all(
+        question in known for probe in usable for question in fragile_questions(probe.device).values()
+    )
+
+
+def _with_fragile(probe: Probe, known: Mapping[str, Answer]) -> Probe:
+    """Return the results of a device with its fragile facts; one that ended the process is None or False."""
+    if probe.reason is not None:
+        return probe
+    questions = fragile_questions(probe.device)
+    facts = {fact: known[question].value for fact, question in questions.items()}
+    facts[f"shows_{OPERATIONS}"] = known[questions[f"shows_{OPERATIONS}"]].ok
+    return replace(probe, facts={**probe.facts, **facts})
 
 
 def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
-    """Return the results; None if the process ended during a question, which adds one result to ``known``."""
+    """Return the results without the fragile facts; None if the process ended before it had them.
+
+    Each answer is added to ``known``; so is the end of the process, as the answer to its last question.
+    """
     limit = time_limit()
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
+    found = None
     at = "the start of a Python process"
     asked = f"probing {request.type or 'accelerators'} in another process"
     with waiting(asked, limit), closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
@@ -217,12 +257,14 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
                 last = f": {said.last_line[:200]}" if said.last_line else ""
                 known[at] = Answer(ok=False, message=f"{at} {_ended(said)}{last}")
             elif "probes" in said:
-                return Probed(tuple(map(Probe.from_dict, said["probes"])), tupled(said["files"]))
+                found = Probed(tuple(map(Probe.from_dict, said["probes"])), tupled(said["files"]))
             elif "answer" in said:
                 known[at] = Answer(**said["answer"])
             else:
                 at = said["asks"]
-    return None
+            if _is_complete(found, known):
+                break
+    return found
 
 
 def _ended(exit_: Exit) -> str:

@@ -15,7 +15,7 @@ from gradconform.process.serving import Orders, Tell
 from gradconform.records import tupled
 
 from .flags import flags_set
-from .probe import Answer, Line, Probe, Request, WrongAnswerError
+from .probe import FACTS, OPERATIONS, Answer, Line, Probe, Request, WrongAnswerError, fragile_questions
 from .probe_cache import loaded_files
 from .registry import ENTRY_POINTS, load_entry, load_module, registered_entries
 
@@ -30,14 +30,12 @@ _LONGEST = 400
 class Asker:
     """Runs questions; a question that an earlier process has run is not run again.
 
-    ``known`` holds the answers by question. ``begin`` and ``end`` receive every question that is run. ``apart``: this
-    process exists only for the questions, so one of them may end it.
+    ``known`` holds the answers by question. ``begin`` and ``end`` receive every question that is run.
     """
 
     known: Mapping[str, Answer] = field(default_factory=dict)
     begin: Callable[[str], None] = lambda _: None
     end: Callable[[str, Answer], None] = lambda _, __: None
-    apart: bool = False
 
     def ask(self, question: str, call: Callable[[], Any], *, again: bool = False) -> Answer:
         """Return the answer to ``question``, which is written as the call that it makes.
@@ -78,10 +76,12 @@ def answer(orders: Orders, tell: Tell) -> None:
         known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
         begin=lambda question: tell({"asks": question}),
         end=lambda _, answer: tell({"answer": asdict(answer)}),
-        apart=True,
     )
-    found = [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]
-    tell({"probes": found, "files": loaded_files()})
+    found = probes(Request(**tupled(asked)), asker)
+    tell({"probes": [probe.to_dict() for probe in found], "files": loaded_files()})
+    for probe in found:
+        if probe.reason is None:
+            _fragile_facts(probe.device, asker)
 
 
 def probe_here(request: Request) -> list[Probe]:
@@ -216,9 +216,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return the other facts; a fact that could not be determined is None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
-    from .memory import FACTS, OPERATIONS  # noqa: PLC0415 (as above)
-    from .preflight import backward_raises, draws_as_the_cpu, replaces_data  # noqa: PLC0415 (as above)
-    from .shown import operations_are_seen, shows  # noqa: PLC0415 (as above)
+    from .preflight import draws_as_the_cpu, replaces_data  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
@@ -229,15 +227,21 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         "tolerance": lambda: dict(device.tolerances),
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
     }
-    found = {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
-    if asker.apart:
-        here = device.torch_device
-        found["backward_raises"] = asker.ask(f"backward_raises of {name}", lambda: backward_raises(device)).value
-        seen = asker.ask(f"{OPERATIONS} of {name}", partial(operations_are_seen, here)).ok
-        for fact in FACTS:
-            found[f"shows_{fact}"] = asker.ask(f"{fact} of {name}", partial(shows, here, fact, below=seen)).value
-        found[f"shows_{OPERATIONS}"] = seen
-    return found
+    return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
+
+
+def _fragile_facts(name: str, asker: Asker) -> None:
+    """Ask the questions of :func:`~gradconform.devices.probe.fragile_questions`, which may end the process."""
+    from .device import device_of  # noqa: PLC0415 (it imports torch)
+    from .preflight import backward_raises  # noqa: PLC0415 (as above)
+    from .shown import operations_are_seen, shows  # noqa: PLC0415 (as above)
+
+    device, questions = device_of(name), fragile_questions(name)
+    here = device.torch_device
+    asker.ask(questions["backward_raises"], lambda: backward_raises(device))
+    seen = asker.ask(questions[f"shows_{OPERATIONS}"], partial(operations_are_seen, here)).ok
+    for fact in FACTS:
+        asker.ask(questions[f"shows_{fact}"], partial(shows, here, fact, below=seen))
 
 
 def _numerics(device: Device, name: str, asker: Asker, flags: Mapping[str, str]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, address_of, storage_of, withheld
+from gradconform.devices.memory import address_of, storage_of, withheld
+from gradconform.devices.probe import OPERATIONS
 from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, withheld
+from gradconform.devices.memory import withheld
+from gradconform.devices.probe import OPERATIONS
 from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
 from gradconform.trial.materials import Materials
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, are_one_memory, withheld, without_repeats
+from gradconform.devices.memory import are_one_memory, withheld, without_repeats
+from gradconform.devices.probe import OPERATIONS
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen

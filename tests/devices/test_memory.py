@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gradconform.devices import memory
 from gradconform.devices.memory import (
-    FACTS,
     address_of,
     are_one_memory,
     place_of,
@@ -21,6 +20,7 @@ from gradconform.devices.memory import (
     withhold,
     without_repeats,
 )
+from gradconform.devices.probe import FACTS
 from gradconform.devices.shown import shows
 
 HIDDEN = frozenset({"version", "offset", "address"})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gradconform.devices.device import Device
 from gradconform.devices.numeric_profile import NumericProfile
-from gradconform.devices.numerics import measure_numerics
+from gradconform.devices.numerics import _rnn, measure_numerics
 from gradconform.devices.probe import Probe
 from gradconform.report.health import Health, health_lines
 from gradconform.report.terminal import opening
@@ -54,6 +55,16 @@ def test_fewer_bits_without_a_switch_are_reported_without_one() -> None:
         profile = measure_numerics(CPU)
     assert profile.float32_bits["matmul"] == 10
     assert "float32 matrix products have 10 bits here" in profile.sentences
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # torch sets oneDNN's other switches, too
+def test_rnns_that_a_device_composes_of_other_operations_have_the_bits_of_those() -> None:
+    copied: list[int] = []
+    device = Device("cpu", registered=SimpleNamespace(to_cpu=lambda tensor: copied.append(tensor.numel()) or tensor))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert _rnn(device) is None
+    assert not copied  # a lazy device compiles nothing
+    assert _rnn(device) == measure_numerics(CPU).float32_bits["rnn"] is not None
 
 
 def test_a_probe_that_fails_leaves_its_field_unknown() -> None:

@@ -111,3 +111,26 @@ def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
     with pytest.raises(SelectionError, match=": expected seconds, such as "):
         probe_apart(Request(type="npu"))
+
+
+#: How a device ends the process when a fact is read, the number of processes that its probe needs, and what it hides.
+#: An error that is raised in a backward has ended one process before.
+ENDS = {
+    "the last fact": ("torch.Tensor.data_ptr = lambda _: os.abort()", 2, ("address",)),
+    "an earlier one": ("torch.Tensor._version = property(lambda _: os.abort())", 3, ("version",)),
+}
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_fact_that_ends_the_process_is_hidden_and_only_open_questions_need_another(
+    ends: str, abacus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statement, processes, hidden = ENDS[ends]
+    monkeypatch.syspath_prepend(abacus)
+    started = abacus / "started"
+    code = f"import os, abacus, torch\nopen({str(started)!r}, 'a').write('.')\n{statement}\n"
+    (abacus / "ending.py").write_text(code, encoding="utf-8")
+    (probe,) = probe_apart(Request(type="abacus", plugins=("ending",))).probes
+    assert (probe.reason, probe.hides) == (None, hidden)
+    assert probe.ends_where_a_backward_raises
+    assert started.read_text(encoding="utf-8") == "." * processes
