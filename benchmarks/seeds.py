@@ -1,13 +1,13 @@
-"""Which of torch's own tests of pipelines is covered by what: `python benchmarks/seeds.py --write docs/seeds.md`.
+"""Write which checks cover torch's own pipelining tests: `python benchmarks/seeds.py --write docs/seeds.md`.
 
-The names per release and what covers each are data, in seeds.toml beside this file.
+The names of the tests per release, and what covers each, are data in seeds.toml in this folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,37 +60,49 @@ def page(data: Mapping[str, Any]) -> str:
 def _head(data: Mapping[str, Any]) -> Iterator[str]:
     found = rows(data)
     covered = sum(row.covered for row in found)
-    yield "# torch's own tests, and what covers them here"
+    yield "# torch's own tests, and what covers them"
     yield ""
-    yield f"Written by `{COMMAND}` from `benchmarks/seeds.toml`."
+    yield "This page is for reviewers and contributors. It lists torch's tests of pipelining, and the checks of the kit that"
+    yield f"cover them. Of {len(found)} tests, {covered} are covered. For the other {len(found) - covered}, it gives the reason."
+    yield f"`{COMMAND}` writes it from `benchmarks/seeds.toml`."
     yield ""
-    yield "Each row is a test of `test/distributed/pipelining`, or of the composability of pipelines, and what"
-    yield "covers it here: a check, or the command that runs it; or why none does. `gradconform run` runs the contract,"
-    yield "`gradconform stage-objects` the checks `stage.*`, `gradconform schedule-text` the checks `schedule_text.*`,"
-    yield "`gradconform pipeline` the checks `pipeline.*`. What test_backward.py asks stands at each check in"
-    yield f"[contract.md](contract.md) as well. Of {len(found)} tests {covered} are covered and {len(found) - covered}"
-    yield "refused."
+    yield "| check | run by |"
+    yield "|---|---|"
+    yield "| `pipeline.*`, `step.*` | `gradconform pipeline` |"
+    yield "| `stage.*` | `gradconform stage-objects` |"
+    yield "| `schedule_text.*` | `gradconform schedule-text` |"
+    yield "| any other | `gradconform run`; the [contract](contract.md) names the tests of test_backward.py too |"
     yield ""
 
 
 def _releases(data: Mapping[str, Any]) -> Iterator[str]:
     for release, known in data["releases"].items():
-        count = sum(map(len, known["files"].values()))
-        read = "".join(f" {file}: {version};" for file, version in known.get("read", {}).items())
-        yield f"- torch {release}, {count} tests. {known['note']}{read.rstrip(';')}{'.' if read else ''}"
+        yield f"- torch {release}, {sum(map(len, known['files'].values()))} tests. {known['note']}"
     yield ""
 
 
 def _files(data: Mapping[str, Any]) -> Iterator[str]:
-    releases, newest = named(data), list(data["releases"])[-1]
     found = rows(data)
+    read = {file: version for known in data["releases"].values() for file, version in known.get("read", {}).items()}
     for file in dict.fromkeys(row.file for row in found):
-        own = [row for row in found if row.file == file]
-        yield from (f"## {file}", "", "| test | covered by | in |", "|---|---|---|")
-        for row in own:
-            where = ", ".join(releases.get((file, row.test), [])) or f"none up to {newest}"
-            yield f"| {row.test} | {row.said if row.covered else f'not covered: {row.said}'} | {where} |"
+        yield from (f"## {file}", "")
+        if file in read:
+            yield from (f"Read for torch {list(data['releases'])[-1]}: {read[file]}.", "")
+        yield from ("| torch's tests | covered by | in |", "|---|---|---|")
+        for (said, where), tests in _grouped([row for row in found if row.file == file], data).items():
+            yield f"| {', '.join(tests)} | {said} | {where} |"
         yield ""
+
+
+def _grouped(some: Sequence[Row], data: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """Return the tests by what the page says of them: what covers them or why nothing does, and their releases."""
+    releases, newest = named(data), list(data["releases"])[-1]
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in some:
+        said = row.said if row.covered else f"not covered: {row.said}"
+        where = ", ".join(releases.get((row.file, row.test), [])) or f"none up to {newest}"
+        found.setdefault((said, where), []).append(row.test)
+    return found
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.pipeline.stage_objects.checks import CHECKS
+from gradconform.pipeline.training_step.composition import step_cases
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +27,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 DATA: dict[str, Any] = tomllib.loads((ROOT / "benchmarks" / "seeds.toml").read_text(encoding="utf-8"))
-#: What stands in backticks and is no check: commands and options, with a space or a dash in front.
+#: Text in backticks that is no check: commands and options.
 COMMAND = re.compile(r"gradconform |--")
 
 
@@ -48,6 +49,7 @@ SEEDS = writer()
 def known() -> list[str]:
     """Return the ids of all checks, the extra ones among them."""
     found = [*contract.checks_of(), *(case.id for case in cases_of(NAMES, ranks=2)), *(check.id for check in CHECKS)]
+    found += [case.id for case in step_cases("standard")]
     return [*found, *(check.id for check in checks_of([recorded(name) for name in RECORDED]))]
 
 
