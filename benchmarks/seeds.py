@@ -62,8 +62,8 @@ def _head(data: Mapping[str, Any]) -> Iterator[str]:
     covered = sum(row.covered for row in found)
     yield "# torch's own tests, and what covers them"
     yield ""
-    yield "This page is for reviewers and contributors. It lists torch's tests of pipelining, and the checks of the kit that"
-    yield f"cover them. Of {len(found)} tests, {covered} are covered. For the other {len(found) - covered}, it gives the reason."
+    yield "This page is for reviewers and contributors. It lists torch's tests of pipelining, and the checks that"
+    yield f"cover them: {covered} of {len(found)} tests are covered. The other {len(found) - covered} have a reason."
     yield f"`{COMMAND}` writes it from `benchmarks/seeds.toml`."
     yield ""
     yield "| check | run by |"

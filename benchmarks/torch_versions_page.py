@@ -1,11 +1,11 @@
-"""The page that docs/torch-versions.md is, of what torch_versions.py found on each release."""
+"""Lay out docs/torch-versions.md from the results of torch_versions.py on each release."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ SCRIPTS = [
     for path in sorted((ROOT / "tests" / folder).glob("*.py"))
 ]  # fmt: skip
 EXIT_ENVIRONMENT, EXIT_INCOMPLETE = 4, 5
-#: Those that judge torch, whose defects they tell: right where they end with 1 as well as with 0.
+#: Commands that judge torch: they work if they end with 0, or report defects of torch and end with 1.
 OF_TORCH = frozenset({
     "contract", "pipeline", "stage objects", "schedule text", "replay", "split in schedules", "split in steps",
 })  # fmt: skip
 SHOWN = "×"
 NOT_RUN = "not run"
-#: What a release lacks for a part of a command.
+#: How a command counts the checks that a release cannot run.
 _APART = re.compile(r"(\d+) checks? could not be judged")
 _NONE_RAN = re.compile(r": 0 of \d+ checks ran")
 _PASSED = re.compile(r"(\d+) of (\d+) checks passed")
@@ -35,8 +35,10 @@ _FIGURE = re.compile(
     r"\d+ MUST(?: and \d+ SHOULD)? failed|\d+ passed|\d+ trials|"
     r"\d+ of \d+ faults killed, \d+ of \d+ right variants clean"
 )
-#: Faults of another dtype than float32, and those that ask for what a release lacks.
+#: Faults of another dtype than float32, and those that need a missing feature of the release.
 _UNTRIED = re.compile(r"\d+ faults? not tried")
+#: The parts of an error that say nothing about the release: what was imported, and how to go on.
+_AROUND = re.compile(r"^gradconform: |^device '\w+' cannot be used: .* raised UnavailableError: |; usable here: .*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,11 @@ def cell(name: str, outcome: Ended | None) -> str:
     none_ran = outcome.code == EXIT_INCOMPLETE and _NONE_RAN.search(outcome.line) is not None
     if none_ran or (outcome.code == EXIT_ENVIRONMENT and unjudged is None):
         return "unavailable"
-    told = f" ({parts})" if (parts := ", ".join(figures(name, outcome))) else ""
+    found = f": {parts}" if (parts := ", ".join(figures(name, outcome))) else ""
     if "--faults" in outcome.words:
-        told = f"{told} with `{outcome.words[outcome.words.index('--faults') :]}`"
+        found = f"{found} with `{outcome.words[outcome.words.index('--faults') :]}`"
     right = outcome.code in (0, EXIT_ENVIRONMENT) or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
-    return f"works{told}" if right else f"exit code {outcome.code}{told}"
+    return f"works{found}" if right else f"exit code {outcome.code}{found}"
 
 
 def figures(name: str, outcome: Ended) -> Iterator[str]:
@@ -166,69 +168,93 @@ def told_by(path: Path) -> tuple[str, str]:
     return text.partition("\n")[0], links
 
 
-def command_rows(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return a row per command: its words, and what it came to on each release."""
-    ended = {one: found.commands.get(one, {}) for one in releases}
-    return [
-        [f"`{' '.join(words)}`", *(cell(name, ended[one].get(name)) for one in releases)]
-        for name, words in commands.items()
-    ]
+def ranges(some: Collection[str], releases: Sequence[str]) -> str:
+    """Return some of the releases in words, such as "2.6 to 2.8, 2.13"."""
+    runs: list[list[str]] = []
+    for one, before in zip(releases, ["", *releases], strict=False):
+        if one in some and runs and before in some:
+            runs[-1][1] = one
+        elif one in some:
+            runs.append([one, one])
+    return ", ".join(" to ".join(map(minor, dict.fromkeys(run))) for run in runs)
 
 
-def script_rows(found: Found, releases: Sequence[str]) -> list[list[str]]:
-    """Return a row per script: what it shows, where it is, issues, from when to when, and each release."""
-    rows = []
+def command_rows(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Yield a row per command and result: the command, the releases with this result, and the result."""
+    for name, words in commands.items():
+        cells = {one: cell(name, found.commands.get(one, {}).get(name)) for one in releases}
+        for first, result in enumerate(dict.fromkeys(cells.values())):
+            same = [one for one, of_one in cells.items() if of_one == result]
+            yield ["" if first else f"`{' '.join(words)}`", ranges(same, releases), result]
+
+
+def script_rows(found: Found, releases: Sequence[str]) -> Iterator[list[str]]:
+    """Yield a row per script that was run: what it shows, from when to when, issues, and how else it ended where."""
     for path in SCRIPTS:
         cells = [defect(found.scripts.get(one, {}).get(path.stem)) for one in releases]
+        if set(cells) == {NOT_RUN}:
+            continue
         sentence, links = told_by(path)
         link = f"[{sentence.rstrip('.')}](../{path.relative_to(ROOT).as_posix()})"
-        rows.append([link, *spans(cells, releases), links, *cells])
-    return rows
+        ends = {how: {r for r, of_one in zip(releases, cells, strict=True) if of_one == how} for how in cells}
+        otherwise = [f"{how} on {ranges(some, releases)}" for how, some in ends.items() if how not in ("", SHOWN)]
+        yield [link, *spans(cells, releases), links, ", ".join(otherwise)]
 
 
-def reasons(found: Found, releases: Sequence[str], commands: Sequence[str]) -> list[str]:
-    """Return why a command, or a part of it, is unavailable, release by release."""
-    return [
-        f"- torch {one}, {name}: {reason}"
-        for one in releases
-        for name in commands
-        if (outcome := found.commands.get(one, {}).get(name))
-        for reason in reasons_of(outcome)
-    ]
+def reason_rows(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Yield a row per command and reason why checks are unavailable: releases, number of checks, and the reason."""
+    for name, words in commands.items():
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for one in releases:
+            outcome = found.commands.get(one, {}).get(name)
+            for count, reason in reasons_of(outcome, one) if outcome else ():
+                by_reason.setdefault((count, reason), []).append(one)
+        for first, ((count, reason), some) in enumerate(by_reason.items()):
+            yield ["" if first else f"`{' '.join(words)}`", ranges(some, releases), count, reason]
 
 
-def reasons_of(outcome: Ended) -> list[str]:
-    """Return why a command, or a part of it, is unavailable, nothing where all of it is there."""
+def reasons_of(outcome: Ended, release: str) -> Iterator[tuple[str, str]]:
+    """Yield how many checks of a command are unavailable, and why; the release is not named in the reason."""
     if outcome.code == EXIT_ENVIRONMENT or _APART.search(outcome.line):
-        return [outcome.line.removeprefix("gradconform: ")]
-    return [f"{outcome.apart} of its checks: {'; '.join(outcome.why)}"] if outcome.apart else []
+        counted = re.search(r"\[1\] (\d+) checks?: (.*)", outcome.line)
+        told = [(counted[1], counted[2])] if counted else [("all", outcome.line)]
+    else:
+        told = [(count, reason) for count, _, reason in (one.partition(" ") for one in outcome.why)]
+    of_release = re.compile(rf"torch {re.escape(release)}(?:\+\w+)?(?=\W)")
+    for count, reason in told:
+        yield count, of_release.sub("torch", _AROUND.sub("", _AROUND.sub("", reason))).removeprefix("unavailable: ")
 
 
 def page(found: Found, releases: Sequence[str], commands: Mapping[str, Sequence[str]]) -> str:
     """Return the page of what was found."""
     known = [one for one in releases if one in found.pythons]
     missing = [one for one in releases if one not in found.pythons]
-    pythons = ["Python", *(found.pythons[one] for one in known)]
-    heads = ["defect", "appeared in", "gone in", "issues", *(minor(one) for one in known)]
+    pythons = ", ".join(dict.fromkeys(found.pythons[one] for one in known))
     return "\n".join([
         "# What works on which release of torch, and what each gets wrong", "",
-        "Written by `python benchmarks/torch_versions.py`, on Linux, with the wheels of PyPI, on a CPU.",
+        "This page is for users of a certain release of torch. It shows which commands work there, and which defects",
+        f"torch has. The releases are {', '.join(known)}:",
+        f"the wheels of PyPI with Python {pythons}, on Linux and a CPU.",
+        "`python benchmarks/torch_versions.py` writes it.",
         *([f"Not run: torch {', '.join(missing)}."] if missing else []), "",
-        "This page is for users of a certain release of torch. A command *works* if it ends as expected; commands",
-        "that judge torch report the defects of torch, not of the kit. *Unavailable* counts what the release",
-        "lacks or cannot do, with the reason below. The self-test tries only faults of float32. In torch 2.8 and",
-        "before, a gradient edge keeps no graph alive, so it also tries no fault that receives an edge instead of",
-        "an output. What fails *by torch's runtime itself* also fails with plain autograd instead of [the right",
-        "split](right-split.md). CONTRIBUTING.md has the line that runs the kit's own tests on another release.",
+        "## Commands", "",
+        "A command *works* if it ends as expected. Commands that judge torch report torch's defects, not the kit's.",
+        "Failures *by torch's runtime itself* also appear with plain autograd instead of [the right",
+        "split](right-split.md). The self-test tries only faults of float32. In torch 2.8 and before, a gradient edge",
+        "keeps no graph alive. There it also tries no fault that receives an edge instead of an output.",
+        "CONTRIBUTING.md has the command that runs the kit's own tests on another release.",
         "",
-        *table(["", *known], [pythons, *command_rows(found, known, commands)]), "",
-        *reasons(found, known, list(commands)), "",
-        "## Which defect of torch's stage backward, and of what is around it, is in which release", "",
-        f"Each row is a script that uses only torch; {SHOWN} means that it shows its defect on that release.",
-        "*Raises* means that the release ends it with another error before its defect can show, and *crashes*",
-        "that its process died. After a release that raises, a defect may be older than its *appeared* says.",
-        "Each check of the contract that fails on a release is explained by one of them, by",
-        "[checks.toml](../tests/quality/torch_releases/checks.toml) and explained.toml in the other folders.",
+        *table(["command", "torch", "result"], [*command_rows(found, known, commands)]), "",
+        "*Unavailable* checks need what a release lacks or cannot do:",
         "",
-        *table(heads, script_rows(found, known)), "",
+        *table(["command", "torch", "checks", "reason"], [*reason_rows(found, known, commands)]), "",
+        "## Defects of torch's stage backward, and of the code around it", "",
+        "Each row is a script that uses only torch. It shows its defect from the release in *appeared in* until the",
+        "one in *gone in*. *Raises* means that another error ends the script before it can show its defect. *Crashes*",
+        "means that its process died. After a release that raises, a defect may be older than its *appeared in*.",
+        "",
+        "These scripts explain each check of the contract that fails on a release;",
+        "[checks.toml](../tests/quality/torch_releases/checks.toml) and explained.toml in the other folders say which.",
+        "",
+        *table(["defect", "appeared in", "gone in", "issues", "otherwise"], [*script_rows(found, known)]), "",
     ])  # fmt: skip

@@ -60,7 +60,6 @@ UNREAD = {
     "limits.md",
     "right-split.md",
     "runtimes.md",
-    "torch-versions.md",
 }
 
 PAGES = [

@@ -1,11 +1,11 @@
-"""docs/torch-versions.md tells of the torch that is here what the scripts of torch_releases show on it.
+"""docs/torch-versions.md is what its command writes, and the scripts of torch_releases show what their record says.
 
-What the contract found on each release, which benchmarks/torch_versions.json keeps, is explained by a script that shows
-its defect there.
+benchmarks/torch_versions.json records what failed on each release; a script that shows its defect there explains it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import runpy
@@ -29,32 +29,38 @@ FOUND: dict[str, Any] = json.loads((ROOT / "benchmarks" / "torch_versions.json")
 TABLES = ("torch_2_13/explained.toml", "torch_2_15/explained.toml", "torch_releases/checks.toml")
 SCRIPTS = sorted(Path(__file__).with_name("torch_releases").glob("*.py"))
 RELEASE = ".".join(torch.__version__.split(".")[:2])
-SHOWN = {"": 0, "×": 1}
 
 
-def lines() -> list[str]:
-    return (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8").splitlines()
+def minor(release: str) -> str:
+    """Return a release without its last number: 2.6.0 as 2.6."""
+    return release.rpartition(".")[0]
 
 
-def columns() -> list[str]:
-    return next([cell.strip() for cell in line.split("|")] for line in lines() if line.startswith("| defect |"))
+def recorded(script: Path) -> dict[str, Any]:
+    """Return how a script ended on the release of torch that is installed."""
+    (release,) = (one for one in FOUND["scripts"] if minor(one) == RELEASE)
+    ended: dict[str, Any] = FOUND["scripts"][release][script.stem]
+    return ended
 
 
-def told(script: Path) -> str:
-    row = next(line for line in lines() if f"/{script.parent.name}/{script.name})" in line)
-    return row.split("|")[columns().index(RELEASE)].strip()
+def test_the_page_is_what_the_command_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    command = importlib.import_module("torch_versions")
+    written = (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
+    found = command.Found.read(command.FOUND)
+    again = command.page(found, command.RELEASES, command.COMMANDS)
+    assert written == again, "write it again: python benchmarks/torch_versions.py --write docs/torch-versions.md"
+    assert [minor(one) for one in command.RELEASES if one in found.pythons] == list(TESTED)
 
 
-def test_the_releases_that_the_kit_was_tested_on_are_those_of_the_page() -> None:
-    assert columns()[5:-1] == list(TESTED)
-
-
-@pytest.mark.skipif(RELEASE not in TESTED, reason=f"the page was not written of torch {RELEASE}")
+@pytest.mark.skipif(RELEASE not in TESTED, reason=f"nothing is recorded of torch {RELEASE}")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_shows_on_this_torch_what_the_page_says(script: Path) -> None:
+def test_a_script_ends_on_this_torch_as_recorded(script: Path) -> None:
     with torch.random.fork_rng(), pytest.raises(SystemExit) as ended:
         runpy.run_path(str(script), run_name="__main__")
-    assert ended.value.code == SHOWN[told(script)]
+    known = recorded(script)
+    assert not known["raised"]
+    assert ended.value.code == known["code"]
 
 
 def explaining() -> dict[str, list[str]]:
