@@ -1,7 +1,7 @@
-"""Which composition of a training step which runtime gets right: docs/runtimes.md.
+"""Judge the training steps of every runtime, and print or write docs/runtimes.md.
 
-Runs every registered runtime that is installed by `gradconform pipeline RUNTIME --profile standard`, a minute or more
-each, and prints the table, or writes it with --write; --only names one runtime, and prints its column alone.
+Runs `gradconform pipeline RUNTIME --profile standard` for each registered runtime that is installed, a minute or more
+each. --write writes the page; --only NAME judges and prints one runtime.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from docstrings import first_sentence
 
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS
@@ -28,21 +31,32 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "runtimes.md"
-#: The tables of scripts that explain what fails.
+#: The tables of scripts that confirm failures.
 EXPLAINED = sorted((ROOT / "tests" / "pipeline").glob("*/explained.toml"))
+
+#: The results of one runtime, by check.
+Results = dict[str, dict[str, Any]]
+#: The results and the last line of each runtime.
+Found = dict[str, tuple[Results, str]]
+#: Scripts, each with its runtime and the checks that it explains.
+Scripts = dict[Path, tuple[str, list[str]]]
 
 HEAD = """\
 # Training steps, by runtime
 
-Written by `python benchmarks/runtimes.py --write`, on a CPU, with torch {torch}, in float32. This page is for users of
-these runtimes. It gives the results of `gradconform pipeline RUNTIME --profile standard` for each runtime of the kit.
-A row is one composition, named by its non-default values. *withheld* means that the runtime does not claim the row, or
-refuses it with a message. A number after *failed* is that of the script below, which uses only torch and that project.
+This page is for users of these runtimes. It shows which compositions of a training step each runtime gets right.
+`gradconform pipeline RUNTIME --profile standard` judged each on a CPU, with torch {torch}, in float32.
+`python benchmarks/runtimes.py --write` runs all of them again.
+"""
+LEGEND = """\
+Each row is one composition, named by its non-default values. A runtime that a row does not name withholds it: it does
+not claim the composition, or refuses it with a message. A number after a runtime is that of the script below that
+confirms the failure.
 """
 
 
-def results_of(runtime: str) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return the results of a runtime by check, and the closing line; no results where it is not installed."""
+def results_of(runtime: str) -> tuple[Results, str]:
+    """Return the results of a runtime by check, and the last line; no results if it is not installed."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -64,8 +78,8 @@ def results_of(runtime: str) -> tuple[dict[str, dict[str, Any]], str]:
     return {one["check"]: one for one in report["results"]}, done.stdout.strip().splitlines()[-1]
 
 
-def scripts() -> dict[Path, tuple[str, list[str]]]:
-    """Return the scripts that explain what fails, and of each the runtime and its checks."""
+def scripts() -> Scripts:
+    """Return the scripts that confirm failures, each with its runtime and checks."""
     found = {}
     for path in EXPLAINED:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -74,34 +88,65 @@ def scripts() -> dict[Path, tuple[str, list[str]]]:
     return found
 
 
-def cell(result: dict[str, Any], numbers: list[int]) -> str:
-    """Return what a table says of one result."""
-    if result["status"] == "failed":
-        return " ".join(["**failed**", *(f"[{number}]" for number in numbers)])
-    return {"passed": "passed", "unsupported": "withheld"}.get(result["status"], result["status"])
-
-
-def page(found: dict[str, tuple[dict[str, dict[str, Any]], str]]) -> str:
-    """Return the page of what was found by runtime."""
+def page(found: Found) -> str:
+    """Return the page of the results by runtime."""
     explained = scripts()
-    here = {name: results for name, (results, _) in found.items() if results}
     lines = [HEAD.format(torch=importlib.metadata.version("torch").partition("+")[0])]
-    lines += [f"- `{name}`: {line}" for name, (_, line) in found.items()]
-    lines += ["", f"| composition | {' | '.join(here)} |", "|---" * (len(here) + 1) + "|"]
+    lines += ["| runtime | passed | failed | withheld |", "|---|---:|---:|---:|", *map(total, found.items())]
+    whole = [name for name, (results, _) in found.items() if results and not wrong(results)]
+    lines += ["", LEGEND + "".join(f"`{name}` passes every row, and no row names it.\n" for name in whole)]
+    lines += ["| composition | passed | failed |", "|---|---|---|"]
+    named = {name: results for name, (results, _) in found.items() if results and name not in whole}
     for case in step_cases("standard"):
         special = ", ".join(case.special.values()) or "all plain"
-        cells = []
-        for name, results in here.items():
-            told_of = enumerate(explained.values(), 1)
-            own = [number for number, (target, checks) in told_of if case.id in checks and name == target]
-            cells.append(cell(results[case.id], own) if case.id in results else "not run")
-        lines.append(f"| `{case.id}`: {special} | {' | '.join(cells)} |")
-    counts = {name: Counter(one["status"] for one in results.values()) for name, results in here.items()}
-    told = (f"{n['passed']} passed, {n['failed']} failed, {n['unsupported']} withheld" for n in counts.values())
-    lines += [f"| together | {' | '.join(told)} |", "", "## What fails, by scripts", ""]
-    for number, script in enumerate(explained, 1):
-        lines.append(f"{number}. [{script.name}]({os.path.relpath(script, PAGE.parent)})")
-    return "\n".join(lines) + "\n"
+        passed = [name for name, results in named.items() if status(results, case.id) == "passed"]
+        failed = [
+            f"{name}{reason(status(results, case.id), numbers(explained, name, case.id))}"
+            for name, results in named.items()
+            if status(results, case.id) not in ("passed", "unsupported")
+        ]
+        lines.append(f"| `{case.id}`: {special} | {', '.join(passed)} | {', '.join(failed)} |")
+    return "\n".join([*lines, "", *confirmed(explained, found)]) + "\n"
+
+
+def status(results: Results, check: str) -> str:
+    """Return the status of a check, "not run" if it has none."""
+    return str(results[check]["status"]) if check in results else "not run"
+
+
+def wrong(results: Results) -> list[str]:
+    """Return the checks that a runtime did not pass."""
+    return [check for check in results if status(results, check) != "passed"]
+
+
+def total(one: tuple[str, tuple[Results, str]]) -> str:
+    """Return the row of a runtime in the first table; of an absent one, why it is absent."""
+    name, (results, line) = one
+    if not results:
+        return f"| `{name}` | not run: {line} | | |"
+    counts = Counter(result["status"] for result in results.values())
+    return f"| `{name}` | {counts['passed']} | {counts['failed']} | {counts['unsupported']} |"
+
+
+def numbers(explained: Scripts, runtime: str, check: str) -> list[int]:
+    """Return the numbers of the scripts that confirm a failure of a runtime."""
+    return [n for n, (target, checks) in enumerate(explained.values(), 1) if target == runtime and check in checks]
+
+
+def reason(found: str, by: list[int]) -> str:
+    """Return what follows a runtime that did not pass: the scripts, or the status if it is not a failure."""
+    return "".join(f" [{number}]" for number in by) if found == "failed" else f" ({found})"
+
+
+def confirmed(explained: Scripts, found: Found) -> Iterator[str]:
+    """Yield the table of scripts: number, defect, runtime, and how many steps fail by it."""
+    yield from ("## Confirmed defects", "", "Each script uses only torch and the project of the runtime.", "")
+    yield from ("| | defect | runtime | steps |", "|---:|---|---|---:|")
+    for number, (script, (runtime, checks)) in enumerate(explained.items(), 1):
+        results = found.get(runtime, ({}, ""))[0]
+        shown = sum(status(results, check) == "failed" for check in checks)
+        link = f"[{first_sentence(script).rstrip('.')}]({os.path.relpath(script, PAGE.parent)})"
+        yield f"| {number} | {link} | {runtime} | {shown} |"
 
 
 def main() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from docstrings import docstring, first_sentence
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = [
@@ -162,10 +163,9 @@ def spans(cells: Sequence[str], releases: Sequence[str]) -> tuple[str, str]:
 
 def told_by(path: Path) -> tuple[str, str]:
     """Return the first line of a script's docstring, and links to the issues that the docstring names."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    numbers = dict.fromkeys(re.findall(r"#(\d{5,6})", text))
+    numbers = dict.fromkeys(re.findall(r"#(\d{5,6})", docstring(path)))
     links = ", ".join(f"[#{number}](https://github.com/pytorch/pytorch/issues/{number})" for number in numbers)
-    return text.partition("\n")[0], links
+    return first_sentence(path), links
 
 
 def ranges(some: Collection[str], releases: Sequence[str]) -> str:

@@ -56,10 +56,8 @@ def options() -> list[str]:
 #: Pages with parts that a command writes from records.
 UNREAD = {
     "bench.md",
-    "implementations.md",
     "limits.md",
     "right-split.md",
-    "runtimes.md",
 }
 
 PAGES = [
