@@ -32,8 +32,8 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
         if outcome.broken.errors:
             lines += wrapped(f"could not be judged: {outcome.broken.errors[0]}", width, indent=4, hanging=2, role="bad")
         if not outcome.silent:
-            accused = (*outcome.mended.failed, *outcome.mended.errors) or ("nothing was judged",)
-            lines += wrapped(f"on the mended version: {accused[0]}", width, indent=4, hanging=2, role="bad")
+            accused = (*outcome.mended.failed, *outcome.mended.errors) or ("no check was judged",)
+            lines += wrapped(f"on the fixed version: {accused[0]}", width, indent=4, hanging=2, role="bad")
         why = outcome.defect.missed or outcome.defect.otherwise
         lines += wrapped(why, width, indent=4, hanging=2, role="faint") if why else []
     return [*lines, Line(), Line(figures(bench), "good" if bench.good else "bad")]
@@ -45,7 +45,7 @@ def figures(bench: Bench) -> str:
     not_judged = f"; {left} not judged" if left else ""
     return (
         f"{bench.found} of {count} defects found, {bench.right_causes} of these with the right cause; "
-        f"{bench.accused} of {count} mended versions accused{not_judged}; "
+        f"{bench.accused} of {count} fixed versions accused{not_judged}; "
         f"{bench.seconds:.0f} s with {bench.workers} at a time"
     )
 
@@ -105,7 +105,7 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     check = f"`{outcome.broken.failed[0]}`" if outcome.found else "none"
     more = f" and {len(outcome.broken.failed) - 1} more" if len(outcome.broken.failed) > 1 else ""
     told = f"{outcome.broken.cause}{'' if outcome.right_cause else ' (other)'}" if outcome.found else "missed"
-    return f"[{defect.id}]({defect.link})", f"`{defect.command[0]}`", f"{check}{more}", told
+    return f"[{defect.id}]({defect.link})", f"{check}{more}", told
 
 
 def _not_told(outcome: Outcome) -> tuple[str, str, str]:
@@ -121,9 +121,9 @@ def _accused(outcome: Outcome) -> tuple[str, str]:
 def _detail(outcome: Outcome) -> str:
     """Return the details of one defect as a list item."""
     defect = outcome.defect
-    code = "the project's own code" if defect.real else "rebuilt"
+    code = "own code" if defect.real else "rebuilt"
     text = (
-        f"**[{defect.id}]({defect.link})** ({code}; had it: {defect.had}; mended: {defect.mended_in}). {defect.seen} "
+        f"**[{defect.id}]({defect.link})** ({code}; affected: {defect.had}; fixed: {defect.mended_in}). {defect.seen} "
         f"{defect.fault} `gradconform {' '.join(defect.words(defect.broken))}`"
     )
     return "\n".join(

@@ -188,7 +188,7 @@ def test_ctrl_c_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert main(["bench", "rae-67", "verl-7493"]) == EXIT_INTERRUPTED
     lines = capsys.readouterr().out.splitlines()
     assert "The bench was interrupted: 1 defects are left" in lines
-    assert lines[-1].startswith("1 of 1 defects found, 1 of these with the right cause; 0 of 1 mended versions accused")
+    assert lines[-1].startswith("1 of 1 defects found, 1 of these with the right cause; 0 of 1 fixed versions accused")
 
 
 def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
@@ -218,7 +218,7 @@ def test_a_defect_whose_library_is_not_installed_is_not_judged(
     assert not page.exists()
     last = told_to_user.splitlines()[-1]
     assert last.startswith(
-        "1 of 1 defects found, 1 of these with the right cause; 0 of 1 mended versions accused; 1 not"
+        "1 of 1 defects found, 1 of these with the right cause; 0 of 1 fixed versions accused; 1 not"
     )
     values = missing.to_dict()
     assert (values["judged"], values["found"], values["as_recorded"]) == (False, False, False)

@@ -95,7 +95,7 @@ def test_the_page_counts_what_the_records_expect() -> None:
     assert f"| defects found (recall) | {found} of {len(DEFECTS)} " in PAGE
     right = sum(not (defect.missed or defect.otherwise) for defect in DEFECTS.values())
     assert f"| of these with the right cause | {right} of {found} " in PAGE
-    assert f"| mended versions accused | 0 of {len(DEFECTS)} |" in PAGE
+    assert f"| fixed versions accused | 0 of {len(DEFECTS)} |" in PAGE
 
 
 def test_every_miss_stands_in_the_limits_or_among_the_escapes() -> None:

@@ -55,7 +55,6 @@ def options() -> list[str]:
 
 #: Pages with parts that a command writes from records.
 UNREAD = {
-    "bench.md",
     "limits.md",
     "right-split.md",
 }
