@@ -58,7 +58,7 @@ class Row:
 
 
 HEAD = """\
-| target | dtype | trials | failures | largest headroom | trials/s of a core |
+| target | dtype | trials | failures | largest error/bound | trials/s of a core |
 |---|---|---:|---:|---:|---:|"""
 
 

@@ -378,7 +378,7 @@ def page(rows: list[Row], rounds: int, device: torch.device) -> str:
             "|---|---:|---:|---:|---:|---:|---:|---:|",
             *(row.against_plain() for row in rows),
             "",
-            f"I and W as a share of one plain backward, and what the host does per micro-batch. {said}",
+            f"I and W as a share of one plain backward, and what the CPU does per micro-batch. {said}",
         ]
     )
 

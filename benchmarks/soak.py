@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in one.problems:
             print(f"  {problem}\n  {folder / f'fault-{one.fault.number}'}; again: {again}", flush=True)
     wrong = sum(bool(one.problems) for one in found)
-    lines = [*summary(found), "", f"{len(found)} faults, {wrong} of which left something behind or ended wrongly."]
+    lines = [*summary(found), "", f"{len(found)} faults, {wrong} of which left a process or a file, or ended wrongly."]
     if os.geteuid() != 0:
         lines.append("A full disk was a limit on the size of files, since nobody but root can mount one.")
     command = ["python", "benchmarks/soak.py", "--faults", str(len(found)), "--seed", str(options.seed)]

@@ -53,16 +53,10 @@ def options() -> list[str]:
     return [one.help for name in commands for one in commands[name]._actions if one.help]
 
 
-#: Pages with parts that a command writes from records.
-UNREAD = {
-    "limits.md",
-    "right-split.md",
-}
-
 PAGES = [
     *(DOCS.parent / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))
 ]
-PAGES += sorted(page for page in DOCS.glob("*.md") if page.name not in UNREAD)
+PAGES += sorted(DOCS.glob("*.md"))
 
 CORPORA = {
     "requirements of the contract": Corpus(lambda: [check.requirement for check in CHECKS]),

@@ -93,7 +93,7 @@ def test_the_soak_left_nothing_behind_and_says_how_many_faults_it_had() -> None:
     assert {row[0] for row in told} <= {"run", "pytest", "pipeline", "device", "bundle"}
     assert {row[5] for row in told} == {"0"}
     count = sum(int(row[2]) for row in told)
-    assert f"{count} faults, 0 of which left something behind or ended wrongly." in block
+    assert f"{count} faults, 0 of which left a process or a file, or ended wrongly." in block
     assert f"by `python benchmarks/soak.py --faults {count} --seed " in block
 
 

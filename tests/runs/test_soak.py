@@ -57,5 +57,5 @@ def test_eight_faults_leave_nothing_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 faults, 0 of which left something behind or ended wrongly." in done.stdout
+    assert "8 faults, 0 of which left a process or a file, or ended wrongly." in done.stdout
     assert list(tmp_path.glob("gradconform-*")) == []
