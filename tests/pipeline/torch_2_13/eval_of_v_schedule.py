@@ -1,4 +1,4 @@
-"""A V schedule cannot evaluate. Its runtime asks a stage without backward for its input gradients.
+"""A V schedule cannot evaluate. Its runtime requires input gradients from a stage without backward.
 
 ``schedule.eval`` runs the whole order with backward switched off; where two stages that follow each other are on one
 rank, ``get_local_bwd_output`` raises AssertionError. So an evaluation is refused, whatever computes the gradients.

@@ -1,4 +1,4 @@
-"""A stage under fully_shard loses the gradients it has accumulated where an evaluation comes between steps.
+"""A stage under fully_shard loses its accumulated gradients if an evaluation runs between steps.
 
 Going from training to evaluation and back, the schedule infers metadata anew, and what it clears behind that is every
 ``.grad`` of a module under fully_shard: what came of the inference, and what was there before. No error, no warning.

@@ -1,4 +1,4 @@
-"""Behind a frozen first stage, zero-bubble schedules leave the next stage's parameters without gradients.
+"""After a frozen first stage, zero-bubble schedules leave the next stage's parameters without gradients.
 
 Stage 0 is frozen and its input needs no gradient, so what it hands to stage 1 needs none either. stage_backward_input
 of stage 1 then finds no path to an input, makes no param_groups, and its W has nothing to do. No error, no warning.

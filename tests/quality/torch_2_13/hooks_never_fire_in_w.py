@@ -1,4 +1,4 @@
-"""stage_backward_weight writes .grad by itself, so post-accumulate-gradient hooks never fire.
+"""stage_backward_weight writes .grad without autograd, so post-accumulate-gradient hooks never fire.
 
 DDP and an optimizer in the backward hang on them. pytorch #144530, open; #144535 and #134052 mend what follows from it
 for FSDP.

@@ -1,4 +1,4 @@
-"""An output of a custom function that is let go of before stage_backward_weight takes its node along: it raises.
+"""If an output of a custom function is freed before stage_backward_weight, its node is freed too, and it raises.
 
 The context holds the node, but not what holds the node's own memory. On releases where such a node ends the process, it
 does so under autograd.grad as well.

@@ -1,4 +1,4 @@
-"""None in a weight context, for a node that got no gradient, makes stage_backward_weight raise where it stands alone.
+"""None alone in a weight context, for a node that got no gradient, makes stage_backward_weight raise.
 
 The context holds a tuple of gradients per node, with None for what got none.
 """

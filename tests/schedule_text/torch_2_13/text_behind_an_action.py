@@ -1,4 +1,4 @@
-"""What stands behind an action in a cell is dropped: ``0F0;1F0`` is read as ``0F0``."""
+"""Text after an action in a cell is dropped: ``0F0;1F0`` is read as ``0F0``."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 
