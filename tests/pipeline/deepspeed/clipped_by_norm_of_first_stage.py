@@ -1,4 +1,4 @@
-"""Gradients are clipped by the norm of those of the first stage alone, whatever the other stages have.
+"""All stages clip their gradients by the norm of the first stage's alone.
 
 ``clip_grad_norm_`` counts what the first rank of ``get_model_parallel_group`` has, and of the others only parameters
 that say that they are split by tensor parallelism. That group of the grid of a pipeline has all of its stages.

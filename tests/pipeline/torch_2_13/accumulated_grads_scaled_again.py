@@ -1,4 +1,4 @@
-"""Of gradients that are accumulated over two steps, those of the first are divided twice.
+"""If gradients accumulate over two steps, those of the first step are divided twice.
 
 By default (``scale_grads=True``) a step divides ``.grad`` by the number of micro-batches at its end: what it has added,
 and what was there before. Of a loss that is averaged, as the option is documented for, the first of two steps counts a

@@ -1,4 +1,4 @@
-"""A stage with BatchNorm counts three batches where there are two micro-batches.
+"""A stage with BatchNorm counts three batches for two micro-batches.
 
 Metadata is inferred by running each stage once more before the first step, in train mode and on the real module: its
 buffers keep what came of that. The first stage counts its first micro-batch twice; every other stage is run on

@@ -1,4 +1,4 @@
-"""A zero-bubble schedule takes stages that were compiled in place, and its split backward raises amid the step.
+"""A zero-bubble schedule accepts stages compiled in place, and its split backward raises during the step.
 
 It refuses, before it runs, a module that ``torch.compile`` wrapped, and does not know one that ``compile`` changed.
 I keeps the graph for W, which the backward of compiled code refuses: it gives what the forward saved away as it runs.

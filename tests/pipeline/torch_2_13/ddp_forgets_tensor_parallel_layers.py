@@ -1,4 +1,4 @@
-"""DistributedDataParallel around tensor-parallel layers takes their parameters off the module in the first forward.
+"""DistributedDataParallel removes the parameters of tensor-parallel layers from the module in the first forward.
 
 A hook before the forward puts DTensors in their place, which the hook behind it does not find among the parameters:
 they stay, no parameters. What asks the module for them, as the W of a zero-bubble schedule does, finds none. Where the

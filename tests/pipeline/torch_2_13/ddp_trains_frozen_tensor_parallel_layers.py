@@ -1,4 +1,4 @@
-"""DistributedDataParallel trains the frozen ones of tensor-parallel layers.
+"""DistributedDataParallel trains frozen tensor-parallel layers.
 
 It puts a plain tensor in the place of each DTensor, and has all of them need gradients: a frozen weight beside an
 adapter of low rank gets one, and an optimizer that was given all parameters moves it. No error, no warning.

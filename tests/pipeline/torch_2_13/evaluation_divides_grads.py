@@ -1,4 +1,4 @@
-"""An evaluation between two steps divides the gradients that have been accumulated.
+"""An evaluation between two steps divides the accumulated gradients.
 
 ``schedule.eval`` switches backward off and ends as a step does all the same, with the reduction: every ``.grad`` is
 divided by the number of micro-batches there. No error, no warning.

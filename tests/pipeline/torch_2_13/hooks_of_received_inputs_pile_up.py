@@ -1,4 +1,4 @@
-"""A hook that a stage sets on what it receives fires once more in every step.
+"""A hook that a stage sets on a received tensor fires once more in every step.
 
 Receive buffers are made once, and a stage is given them as they are: a hook that a forward sets on its input stays
 there, and fires in the backward of every later step as well. What hooks count or change is wrong from the second step

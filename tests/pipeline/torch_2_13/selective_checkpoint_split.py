@@ -1,4 +1,4 @@
-"""A split backward cannot cross selective activation checkpointing: W runs what I has run, and that is refused.
+"""A split backward fails with selective activation checkpointing: W runs again what I ran, which is refused.
 
 ``stage_backward_weight`` goes through the nodes between parameters and inputs once more. What selective activation
 checkpointing keeps is let go of when it is first read, and the second time raises RuntimeError ("Trying to backward an

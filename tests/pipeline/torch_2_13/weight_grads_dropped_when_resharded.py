@@ -1,4 +1,4 @@
-"""Where fully_shard reshards after the forward, zero-bubble schedules drop the weight gradients of a stage.
+"""If fully_shard reshards after the forward, zero-bubble schedules drop the weight gradients of a stage.
 
 stage_backward_input is given the parameters of the stage before its backward gathers them: those that fully_shard puts
 in their place while they are sharded, which are not in the graph. It finds no param_groups for them, and W has nothing

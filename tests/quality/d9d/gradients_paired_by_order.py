@@ -1,4 +1,4 @@
-"""Output gradients are paired with outputs by their order among the leaves: any other structure is accepted."""
+"""Output gradients are paired with outputs by their order among the leaves, so any structure is accepted."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 

@@ -1,4 +1,4 @@
-"""What flows from an output to a parameter past the inputs is dropped by a split backward, not by a full one.
+"""A split backward drops gradients that flow from an output to a parameter but to no input; a full one keeps them.
 
 A penalty on a weight that a stage returns beside its result is enough.
 """

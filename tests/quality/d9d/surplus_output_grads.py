@@ -1,4 +1,4 @@
-"""More output gradients than outputs are accepted, and the surplus is dropped without a word."""
+"""More output gradients than outputs are accepted, and the surplus is dropped silently."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 

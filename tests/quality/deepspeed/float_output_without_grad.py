@@ -1,4 +1,4 @@
-"""A floating output that needs no gradient makes the backward pass raise, though one of integers does not.
+"""The backward pass raises for a floating output that needs no gradient, but not for an integer one.
 
 Masks and statistics of the model's own dtype go from stage to stage like this (#3895).
 """

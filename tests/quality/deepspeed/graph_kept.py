@@ -1,4 +1,4 @@
-"""Of several outputs, the graphs of all but the last are kept after their backward: it is run with retain_graph=True.
+"""With several outputs, backward keeps the graphs of all but the last: it runs with retain_graph=True.
 
 What they saved stays until the outputs themselves are dropped, though each graph has been walked.
 """

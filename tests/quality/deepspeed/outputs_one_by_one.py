@@ -1,4 +1,4 @@
-"""A backward that raises at a later output has accumulated what flows from the earlier ones: they run one by one.
+"""If the backward raises at a later output, the gradients of earlier ones are already accumulated.
 
 Whoever catches the error and goes on trains on a part of a gradient; one backward over all of them adds none.
 """

@@ -1,4 +1,4 @@
-"""deepspeed.initialize raises for a model that has a 0-d parameter: it is viewed as bytes to be broadcast.
+"""deepspeed.initialize raises for a model with a 0-d parameter, which it views as bytes to broadcast.
 
 A learned temperature or gain is one.
 """

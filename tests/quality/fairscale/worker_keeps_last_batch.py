@@ -1,4 +1,4 @@
-"""The worker thread of a Pipe keeps what it was given last, until the next forward or the end of the process."""
+"""The worker thread of a Pipe keeps its last task alive until the next forward or the end of the process."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 

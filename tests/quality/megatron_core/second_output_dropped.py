@@ -1,4 +1,4 @@
-"""backward_step takes lists of outputs and of their gradients, and starts its backward at the first output alone.
+"""backward_step accepts lists of outputs and gradients, but starts its backward at the first output only.
 
 What flows back through the others is lost without a word; so is a gradient too few or too many.
 """

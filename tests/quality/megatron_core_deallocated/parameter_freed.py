@@ -1,4 +1,4 @@
-"""With deallocate_pipeline_outputs a parameter that a stage returns first is freed itself: its values are lost."""
+"""With deallocate_pipeline_outputs, a parameter that a stage returns first is freed and loses its values."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 

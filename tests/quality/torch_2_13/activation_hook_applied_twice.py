@@ -1,4 +1,4 @@
-"""A hook on the output of a Linear is applied in I, and in W again to what it made of it: a half becomes a quarter.
+"""A hook on the output of a Linear runs in I, and in W again on its own result: a half becomes a quarter.
 
 I notes the gradient down after the hook; W starts at the same node, whose hook runs once more. Plain autograd called
 twice, once for the inputs and once for the parameters, starts at the output each time and applies it once.

@@ -1,4 +1,4 @@
-""".grad of a parameter that is added to the output IS the output gradient, and the next W adds into that buffer.
+"""If a parameter is added to the output, its .grad is the output gradient itself, and the next W adds into it.
 
 Plain autograd clones the first gradient it stores unless it holds the only reference. Received output gradients lie in
 buffers that the next step receives into: gradients accumulated over two steps are overwritten.

@@ -1,4 +1,4 @@
-"""stage_backward_weight stores a convolution's weight gradient channels-last where the weight is contiguous.
+"""stage_backward_weight stores a contiguous convolution weight's gradient channels-last.
 
 Plain autograd lays a gradient out as the parameter; DDP warns of one that lies otherwise, and copies it.
 """

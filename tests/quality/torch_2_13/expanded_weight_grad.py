@@ -1,4 +1,4 @@
-"""A parameter whose gradient is an expanded tensor (it is summed) gets that tensor as .grad, and the second W raises.
+"""A summed parameter gets an expanded tensor as .grad, and the second W raises.
 
 Adding in place to a tensor of stride 0 is refused; plain autograd clones what is not laid out like the parameter.
 """

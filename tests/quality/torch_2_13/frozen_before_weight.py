@@ -1,4 +1,4 @@
-"""stage_backward_weight raises KeyError where a parameter was frozen after its stage_backward_input.
+"""stage_backward_weight raises KeyError if a parameter was frozen after stage_backward_input.
 
 Plain autograd accumulates nothing for it, and the others get theirs.
 """

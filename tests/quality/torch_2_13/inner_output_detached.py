@@ -1,4 +1,4 @@
-"""An output from which another output was computed is detached in place by I: its saved tensor cannot be used by W.
+"""I detaches outputs in place: if one was used to compute another output, W cannot use its saved tensor.
 
 A stage that hands on its hidden state beside a head is enough.
 """

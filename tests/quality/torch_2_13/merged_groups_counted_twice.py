@@ -1,4 +1,4 @@
-"""A parameter met at two places that have groups already ends in both groups: it is counted twice.
+"""A parameter that two existing groups reach ends up in both, and counts twice.
 
 get_param_groups merges it into each of the two groups that it finds and leaves both. Where the nodes save tensors, the
 second walk raises as in tied_apart_freed_graph.py; sums save none, and the gradients are doubled without a word.

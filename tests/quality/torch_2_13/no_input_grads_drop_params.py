@@ -1,4 +1,4 @@
-"""Where no input needs a gradient, the split backward computes no parameter gradient and says nothing.
+"""If no input needs a gradient, the split backward silently computes no parameter gradient.
 
 pytorch #138863. PipelineStage knows (a comment in backward_weight_one_chunk says so) and runs the full backward for
 stage 0; a later stage behind a frozen one, which receives activations that need no gradient, gets no such help.

@@ -1,4 +1,4 @@
-"""The weight context holds the output gradient itself: what is received over it after I is what W adds.
+"""The weight context holds the output gradient itself: if it is overwritten after I, W adds the new values.
 
 The gradients of the last layer's parameters are computed from it in W.
 """

@@ -1,4 +1,4 @@
-"""stage_backward_input detaches the outputs in place: an output that is a parameter stops being trained, for good.
+"""stage_backward_input detaches the outputs in place: an output that is a parameter is never trained again.
 
 Tensor.detach_ on a leaf clears requires_grad. W then finds no accumulator for a weight that is used elsewhere too
 (KeyError), or leaves its gradient None; an output that is the input loses its flag as well.

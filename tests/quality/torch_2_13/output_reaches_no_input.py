@@ -1,4 +1,4 @@
-"""The gradient of a parameter that reaches an output without meeting the input's path is dropped without a word.
+"""If a parameter reaches an output without meeting the input's path, its gradient is silently dropped.
 
 stage_backward_input looks for parameters along the reverse closure of the inputs; what joins no such path is in no
 group. An auxiliary output (a penalty, a learned table) is enough; the full backward gets it right.

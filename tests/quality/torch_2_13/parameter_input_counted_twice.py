@@ -1,4 +1,4 @@
-"""A parameter passed as an input gets its gradient from I, and in W once more: twice what it should be.
+"""A parameter passed as an input gets its gradient from I and again from W: twice the right value.
 
 stage_backward_input sets .grad of every input, stage_backward_weight adds to .grad of every parameter.
 """

@@ -1,4 +1,4 @@
-"""stage_backward clears .grad of its inputs: of a parameter passed as an input, all that was accumulated is lost.
+"""stage_backward clears .grad of its inputs: a parameter passed as an input loses its accumulated gradient.
 
 Also what earlier micro-batches added. That the full backward clears .grad of activations is no defect.
 """

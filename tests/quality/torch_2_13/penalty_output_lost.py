@@ -1,4 +1,4 @@
-"""A parameter that meets the input's path and also reaches another output beside it loses that other part.
+"""A parameter that meets the input's path, and reaches another output without it, loses that output's gradient.
 
 The group of the parameter holds the places where it meets the path of the inputs, and no others. A penalty on a weight,
 returned beside the result, is enough; the gradient is there, finite, and wrong without a word.

@@ -1,4 +1,4 @@
-"""What stage_backward_input returns for an added input is the output gradient, which W then stores as .grad.
+"""stage_backward_input returns the output gradient itself for an added input, and W stores it as .grad.
 
 The caller owns what was returned: scaling it in place, or receiving into it, changes the parameter's gradient.
 Plain autograd clones what it stores. Found by `gradconform fuzz torch`, shrunk to one line: `x0 + p0`.

@@ -1,4 +1,4 @@
-"""An input used by two micro-batches: the second action adds into the gradient that the first I has returned.
+"""If two micro-batches share an input, the second action adds into the gradient that the first I returned.
 
 pytorch #164329. I stores the very tensor it returns as the input's .grad; the next I adds to it in place, and a full
 backward after an I returns the running sum.

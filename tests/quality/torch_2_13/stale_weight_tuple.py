@@ -1,4 +1,4 @@
-"""stage_backward_weight returns what .grad was before the call: None where there was none.
+"""stage_backward_weight returns .grad from before the call, or None if there was none.
 
 pytorch #153833, closed; 2.13.0 still does it. torch's own stages drop the tuple; its annotation promises gradients.
 """

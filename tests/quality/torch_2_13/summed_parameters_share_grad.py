@@ -1,4 +1,4 @@
-"""Two parameters whose gradients are one tensor get one .grad between them: micro-batch 2 is added twice to both.
+"""Two parameters whose gradient is one tensor share one .grad: micro-batch 2 is added twice to both.
 
 autograd.grad hands out one tensor for both terms of a sum; plain autograd clones it for each. A silent wrong number.
 """

@@ -1,4 +1,4 @@
-"""stage_backward_input drops a surplus output gradient without a word; stage_backward refuses the same tuple.
+"""stage_backward_input silently drops a surplus output gradient; stage_backward refuses the same tuple.
 
 Plain autograd takes it too, so no number is wrong; but one of the two functions is, and the surplus was somebody's.
 """

@@ -1,4 +1,4 @@
-"""One weight at two depths with a layer between makes stage_backward_weight walk a graph that it has freed.
+"""If a weight is used at two depths with a layer between, stage_backward_weight walks a graph that it freed.
 
 The walk from the outer use to the inner one crosses the layer between, whose own group has freed its buffers or finds
 them freed. The sum of #180952 (fixed by #181365) is right, but only with retain_graph=True.

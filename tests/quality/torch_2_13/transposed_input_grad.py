@@ -1,4 +1,4 @@
-"""The input gradient that I returns can lie in memory otherwise than the input, and then it cannot be sent.
+"""I can return an input gradient in another memory layout than the input, which then cannot be sent.
 
 isend refuses what is not contiguous ("input tensor has to be contiguous" from gloo). The full backward takes .grad,
 which plain autograd lays out like the input. A stage that begins with a transpose is enough.

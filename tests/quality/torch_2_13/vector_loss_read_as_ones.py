@@ -1,4 +1,4 @@
-"""stage_backward_input takes a loss that is no scalar and starts with ones; stage_backward refuses it.
+"""stage_backward_input accepts a loss that is no scalar and starts with ones; stage_backward refuses it.
 
 Plain autograd refuses it too. A loss with reduction="none" trains on the sum under a split schedule, and raises under
 any other.

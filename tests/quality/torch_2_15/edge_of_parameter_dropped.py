@@ -1,4 +1,4 @@
-"""By its edge, a parameter that is an output gets no gradient from stage_backward_input and stage_backward_weight.
+"""A parameter that is an output, passed by its edge, gets no gradient from I and W.
 
 torch 2.15's runtime lets go of an output once it is sent, and starts at its gradient edge: for a parameter, the node
 that accumulates its gradient. That node joins no path from the inputs; stage_backward gets the gradient right.

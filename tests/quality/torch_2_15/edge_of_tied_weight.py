@@ -1,4 +1,4 @@
-"""From the edge of an output that was sent, too, a weight at two depths makes stage_backward_weight walk a freed graph.
+"""With the edge of a sent output too, stage_backward_weight walks a freed graph if a weight is at two depths.
 
 torch 2.15's runtime lets go of an output once it is sent, and starts at its gradient edge. The walk from the outer use
 to the inner one crosses the layer between, as it does from the output itself; to hold nothing else makes no difference.

@@ -1,4 +1,4 @@
-"""A stage connects with its neighbours by a message of 8 bytes where 4 are awaited: gloo ends the process.
+"""A stage sends 8 bytes to connect where its neighbours expect 4: gloo ends the process.
 
 Neighbours exchange nothing else before the first step, so no schedule of several stages runs on a CPU.
 """

@@ -1,4 +1,4 @@
-"""Under checkpointing, a hook on a parameter that a custom function saves is taken off for good before it fires.
+"""Under checkpointing, a hook on a parameter that a custom function saves is removed before it fires.
 
 What checkpointing, or any hook on saved tensors, unpacks in place of a parameter is another tensor with the parameter's
 accumulator: when it goes, in the function's own backward, it takes the hooks along.

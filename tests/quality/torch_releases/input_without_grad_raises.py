@@ -1,4 +1,4 @@
-"""An input that needs no gradient makes stage_backward_input raise; stage_backward passes it over.
+"""An input that needs no gradient makes stage_backward_input raise; stage_backward skips it.
 
 A stage that takes a mask is enough. Where it does not raise any more, input_without_grad_shifts.py tells what is left.
 """

@@ -1,4 +1,4 @@
-"""A weight on a node of several outputs makes stage_backward_weight raise, which takes each node to have one output.
+"""A weight on a node of several outputs makes stage_backward_weight raise: it expects one output per node.
 
 On a CPU, an LSTM is one node (of oneDNN) with an output and two states.
 """

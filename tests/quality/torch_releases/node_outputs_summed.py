@@ -1,4 +1,4 @@
-"""The gradients of several outputs of one node are summed into the first: the weight gradient is wrong without a word.
+"""The gradients of a node's several outputs are summed into the first: the weight gradient is silently wrong.
 
 stage_backward_weight starts at output 0 of the node where the weight meets the input's path, with the sum of all. On a
 CPU, an LSTM is one node (of oneDNN) with an output and two states.

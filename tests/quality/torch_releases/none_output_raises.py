@@ -1,4 +1,4 @@
-"""An output that is None makes stage_backward_input raise; stage_backward passes it over.
+"""An output that is None makes stage_backward_input raise; stage_backward skips it.
 
 A stage that hands on an optional tensor is enough. Plain autograd is asked for the other outputs.
 """

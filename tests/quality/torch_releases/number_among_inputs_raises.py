@@ -1,4 +1,4 @@
-"""An input that is no tensor makes stage_backward_input raise; stage_backward passes it over.
+"""An input that is no tensor makes stage_backward_input raise; stage_backward skips it.
 
 A number handed on from stage to stage is enough.
 """

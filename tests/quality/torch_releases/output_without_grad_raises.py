@@ -1,4 +1,4 @@
-"""An output that needs no gradient makes stage_backward_input raise; stage_backward passes it over.
+"""An output that needs no gradient makes stage_backward_input raise; stage_backward skips it.
 
 A mask handed on beside the result is enough. torch.autograd.grad refuses to start there.
 """

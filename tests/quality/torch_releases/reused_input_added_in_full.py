@@ -1,4 +1,4 @@
-"""An input used by two micro-batches: the second stage_backward returns the sum of both gradients.
+"""If two micro-batches share an input, the second stage_backward returns the sum of both gradients.
 
 It returns .grad of the input, into which plain autograd adds, and leaves it there for the next. A step that is run
 again with the tensors of the one before is enough.

@@ -1,4 +1,4 @@
-"""One weight at two depths: what its inner use adds is counted twice, without a word.
+"""If a weight is used at two depths, the gradient of its inner use silently counts twice.
 
 stage_backward_weight starts at both uses, and its walk from the outer one goes on through the inner one. pytorch
 #180952, fixed by #181365; where a layer lies between the two, tied_apart_freed_graph.py tells what is left.

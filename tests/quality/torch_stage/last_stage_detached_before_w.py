@@ -1,4 +1,4 @@
-"""The last stage's outputs are detached in place after I, and W then meets one of them in the graph and raises.
+"""The last stage's outputs are detached in place after I, and W raises if it meets one in the graph.
 
 A penalty that is returned beside the prediction, and used by the loss, is enough, in each of torch's own schedules that
 split the backward.

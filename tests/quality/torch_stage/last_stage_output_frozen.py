@@ -1,4 +1,4 @@
-"""A parameter that the last stage returns is detached in place after its backward: it is frozen without a word.
+"""A parameter that the last stage returns is detached in place after its backward, and silently frozen.
 
 Micro-batches that come later add nothing to its gradient, and the next step trains without it.
 """

@@ -1,4 +1,4 @@
-"""A pipe under autocast computes without it: its partitions run in threads, and autocast belongs to a thread."""
+"""A pipe ignores autocast: its partitions run in threads, and autocast belongs to a thread."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 

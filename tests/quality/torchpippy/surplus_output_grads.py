@@ -1,4 +1,4 @@
-"""stage_backward takes more output gradients than there are outputs, and drops the surplus without a word."""
+"""stage_backward accepts more output gradients than outputs, and silently drops the surplus."""
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
 
