@@ -62,8 +62,9 @@ def _head(data: Mapping[str, Any]) -> Iterator[str]:
     covered = sum(row.covered for row in found)
     yield "# torch's own tests, and what covers them"
     yield ""
-    yield "This page is for reviewers and contributors. It lists torch's tests of pipelining, and the checks that"
-    yield f"cover them: {covered} of {len(found)} tests are covered. The other {len(found) - covered} have a reason."
+    yield "This page is for reviewers and contributors. It lists torch's tests in `test/distributed/pipelining`, and of"
+    yield "the composability of pipelines, and the checks that cover them."
+    yield f"Of {len(found)} tests, {covered} are covered; each of the other {len(found) - covered} has a reason."
     yield f"`{COMMAND}` writes it from `benchmarks/seeds.toml`."
     yield ""
     yield "| check | run by |"
