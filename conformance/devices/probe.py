@@ -234,8 +234,9 @@ def _with_fragile(probe: Probe, known: Mapping[str, Answer]) -> Probe:
     if probe.reason is not None:
         return probe
     questions = fragile_questions(probe.device)
+    seen = questions.pop(f"shows_{OPERATIONS}")
     facts = {fact: known[question].value for fact, question in questions.items()}
-    facts[f"shows_{OPERATIONS}"] = known[questions[f"shows_{OPERATIONS}"]].ok
+    facts[f"shows_{OPERATIONS}"] = known[seen].ok  # reported after the tensor's own facts
     return replace(probe, facts={**probe.facts, **facts})
 
 
