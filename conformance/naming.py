@@ -1,4 +1,4 @@
-"""The names that a user gives: profiles, seeds, counts and percentages, and the errors for unknown ones.
+"""The names that a user gives: profiles, seeds, counts and percentages, and the errors for unknown ones; plurals.
 
 Nothing here imports torch.
 """
@@ -58,6 +58,15 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     part = name.strip("*?.")
     holding = [known_name for known_name in names if part and part in known_name]
     return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
+
+
+def count(number: int, noun: str, several: str = "") -> str:
+    """Return ``1 check`` or ``2 checks``; ``several`` is an irregular plural, such as ``indices``."""
+    if number == 1:
+        return f"{number} {noun}"
+    if noun.endswith(("ch", "s")):
+        return f"{number} {several or f'{noun}es'}"
+    return f"{number} {several or (f'{noun[:-1]}ies' if noun.endswith('ry') else f'{noun}s')}"
 
 
 def profile_named(name: object) -> Profile:

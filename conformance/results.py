@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from gradconform.naming import count
+
 from .exits import (
     EXIT_ADAPTER,
     EXIT_CONFORMS,
@@ -416,7 +418,7 @@ class Report:
             msg = f"too little was judged on {self.target['name']} for a verdict: {'; '.join(map(str, self.lacks))}"
             raise NonConformingError(for_terminal(msg))
         if decisive:
-            lines = [f"{len(decisive)} checks decide against {self.target['name']}:"]
+            lines = [f"{self.target['name']} does not conform, by {count(len(decisive), 'check')}:"]
             lines += [f"{result.check}: {result.message}" for result in decisive]
             raise NonConformingError(for_terminal("\n".join(lines)))
 

@@ -123,7 +123,9 @@ def _in_place_of(layer: nn.Module, given: Any) -> Callable[..., Any]:
     named: dict[str, Any] = dict(given.named_parameters()) if hasattr(given, "named_parameters") else {}
     strangers = [name for name, parameter in named.items() if id(parameter) not in own]
     if strangers:
-        msg = f"{given!r} has parameters of its own, {', '.join(strangers)}; expected those of the layer it stands for"
+        msg = (
+            f"{given!r} has parameters of its own, {', '.join(strangers)}; expected those of the layer that it replaces"
+        )
         raise ValueError(msg)
     return given  # type: ignore[no-any-return] # it can be called
 

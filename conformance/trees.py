@@ -99,7 +99,7 @@ def refuse_opaque(outputs: Tree) -> None:
     for path, leaf in leaves(outputs):
         if isinstance(leaf, (Tensor, type)) or not (is_dataclass(leaf) or isinstance(leaf, Mapping)):
             continue
-        kind = "dataclass" if is_dataclass(leaf) else "mapping that is no dict"
+        kind = "dataclass" if is_dataclass(leaf) else "mapping other than a dict"
         msg = (
             f"{f'output {path}' if path else 'the output'} is a {type(leaf).__name__}, a {kind}; expected tensors in "
             "tuples, named tuples, lists or dicts, of which ModelOutput of transformers is one"

@@ -21,14 +21,14 @@ from .graph_shape import Shape
 class Reason(enum.Enum):
     """Why I computes the gradient of a parameter, which W then only accumulates."""
 
-    VECTOR = "what would be kept until W is larger than the gradient"
-    TWO_DEPTHS = "it is used again below one of its uses, where W would meet it twice"
+    VECTOR = "the values to keep until W are larger than the gradient"
+    TWO_DEPTHS = "it is used again below one of its uses, so W would reach it twice"
     CHECKPOINT = "activation checkpointing would compute its use again in W"
-    MODULE_HOOK = "a hook of a module stands at its use, and is for whole backwards alone"
-    NO_GRADIENT = "no gradient comes to its use, which may give zeros all the same"
-    REENTRANT = "activation checkpointing that re-enters autograd refuses a backward that is told what to compute"
-    COMPILED = "compiled code runs its backward once, and refuses one that keeps what it needs"
-    RESHARDED = "it stands in for a weight that lies over ranks, and may be taken away again before W"
+    MODULE_HOOK = "its use has a module hook, which supports only a full backward"
+    NO_GRADIENT = "its use receives no gradient, but may return zeros"
+    REENTRANT = "re-entrant activation checkpointing refuses a backward with chosen inputs"
+    COMPILED = "compiled code runs its backward once, and refuses retain_graph"
+    RESHARDED = "it replaces a sharded weight, and may be freed before W"
 
 
 #: Represents, among uses, the outputs that lead to no input: W starts there with their own gradients.

@@ -157,7 +157,7 @@ def _ssh_keygen(
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
-        msg = f"{program} -Y {words[0]} did not end within {seconds} s and was stopped; run it by hand"
+        msg = f"{program} -Y {words[0]} did not end within {seconds} s and was stopped; run it yourself"
         raise NoSshKeygenError(msg) from error
     except (OSError, ValueError) as error:
         msg = f"cannot run {program} -Y {words[0]}: {error}; install OpenSSH 8.2 or later"

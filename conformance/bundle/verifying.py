@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.naming import count
 from gradconform.reading.recorded import read_run
 from gradconform.reading.report import ReportError, read_report
 from gradconform.records import RecordsError
@@ -108,7 +109,7 @@ def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
         yield f"{probe['device']} was judged with the tolerance of its device object, not with the contract's"
     faults = sum(not line["held"] for line in probe["preflight"])
     if faults:
-        yield f"{probe['device']} failed {faults} of {len(probe['preflight'])} lines of its pre-flight"
+        yield f"{probe['device']} failed {faults} of the {len(probe['preflight'])} lines of its pre-flight"
 
 
 def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
@@ -145,9 +146,9 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
         yield f"the waivers in the report differ from {WAIVERS}"
     unlisted = sorted({r.check for r in report.results if r.waiver is not None and r.waiver not in listed})
     if unlisted:
-        yield f"{len(unlisted)} checks have a waiver that {WAIVERS} does not list: {_few(unlisted)}"
+        yield f"{WAIVERS} does not list the waivers of {count(len(unlisted), 'check')}: {_few(unlisted)}"
     if report.idle_waivers:
-        yield f"{len(report.idle_waivers)} waivers are unused; remove them, and run again"
+        yield f"the report has {count(len(report.idle_waivers), 'unused waiver')}; remove what is unused, and run again"
 
 
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
@@ -165,7 +166,7 @@ def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
     reported = {r.place: r.to_dict() for r in report.results}
     other = sorted(place.check for place in {**recorded, **reported} if recorded.get(place) != reported.get(place))
     if other:
-        yield f"{RECORDS} and the report differ in {len(other)} results: {_few(other)}"
+        yield f"{RECORDS} and the report differ in {count(len(other), 'result')}: {_few(other)}"
 
 
 def _of_kit(report: Report, kit: Mapping[str, Any]) -> Iterator[str]:
@@ -181,7 +182,8 @@ def _of_kit(report: Report, kit: Mapping[str, Any]) -> Iterator[str]:
     ours = kit_files()
     other = sorted(name for name in {**ours, **kit} if ours.get(name) != kit.get(name))
     if other:
-        yield f"{len(other)} files of the kit that ran differ from gradconform {KIT_VERSION} here: {_few(other)}"
+        files = count(len(other), "file")
+        yield f"the kit that ran differs from gradconform {KIT_VERSION} here in {files}: {_few(other)}"
 
 
 def _few(names: list[str]) -> str:

@@ -14,7 +14,7 @@ from gradconform.benching import Bench, Outcome, judge_bench
 from gradconform.contract.beside import chosen
 from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError
+from gradconform.naming import SelectionError, count
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
 
@@ -57,7 +57,7 @@ def bench(arguments: argparse.Namespace) -> int:
     else:
         lines = bench_lines(judged, width())
         left = len(judged.planned) - len(judged.outcomes)
-        stopped = [Line(f"The bench was interrupted: {left} defects are left", "warning")] if left else []
+        stopped = [Line(f"The bench was interrupted: {count(left, 'defect')} not judged", "warning")] if left else []
         if arguments.write is not None and not judged.complete:
             stopped.append(Line(f"{arguments.write} is not written: not all of its defects were judged", "warning"))
         write([*lines[:-1], *stopped, *(notes or []), lines[-1]])

@@ -193,7 +193,7 @@ def _backend(arguments: argparse.Namespace, ranks: int) -> str:
 def _of(backend: str) -> Iterator[str]:
     """Yield the report's entry on a backend that is not the device's own."""
     if backend == HOST_COPIES:
-        yield "gloo over copies on the host"
+        yield "gloo over copies on the CPU"
 
 
 def _job(

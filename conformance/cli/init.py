@@ -63,7 +63,7 @@ def _write_new(folder: Path, name: str, text: str) -> bool:
     try:
         file = path.open("x", encoding="utf-8")
     except FileExistsError:
-        write_text(f"kept  {name}: it is there already")
+        write_text(f"kept  {name}: it already exists")
         return False
     try:
         with file:
@@ -79,8 +79,8 @@ def _next_steps(folder: Path, target: str) -> list[str]:
     lines = [f"target {target}; try it: python -m pytest tests/test_stage_backward.py"]
     if installed_from_disk():
         lines.append(
-            f"gradconform was installed from this disk: the workflow asks pip for {kit_requirement()!r}; "
-            "put there what CI can install"
+            f"gradconform was installed from this disk: the workflow installs {kit_requirement()!r}; "
+            "replace it by a requirement that CI can install"
         )
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     if root != folder:

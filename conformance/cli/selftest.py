@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from gradconform.devices.choice import one_cell
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError, nearest
+from gradconform.naming import SelectionError, count, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
 from gradconform.report.lines import Line
 from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
@@ -38,7 +38,8 @@ def selftest(arguments: argparse.Namespace) -> int:
         write_json(kill_values(matrix))
     else:
         lines = kill_lines(matrix, width())
-        stopped = f"The self-test was interrupted: {left} faults and right variants are left"
+        untried = count(left, "fault or right variant", "faults and right variants")
+        stopped = f"The self-test was interrupted: {untried} not tried"
         write([*lines[:-1], *([Line(stopped, "warning")] if left else []), *(notes or []), lines[-1]])
     return EXIT_ENVIRONMENT if notes is None else code
 

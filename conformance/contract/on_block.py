@@ -14,7 +14,7 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.naming import Sizes
+from gradconform.naming import Sizes, count
 
 from .beside import BLOCKS as AREA
 from .beside import chosen
@@ -43,13 +43,13 @@ class OnBlocks:
     @property
     def told(self) -> str:
         """Return the report's text on them before any check runs."""
-        parts = [f"{self.blocks} blocks at {self.stages} sizes"]
+        parts = [f"{count(self.blocks, 'block')} at {count(self.stages, 'size')}"]
         if self.left_out:
             least, most = min(self.left_out.values()) / 2**30, max(self.left_out.values()) / 2**30
             needed = f"{least:.0f} to {most:,.0f} GiB" if most - least >= 1 else f"{most:.0f} GiB"
             names = sorted({name.partition(" ")[2] for name in self.left_out})
-            told = f"{len(self.left_out)} at {', '.join(names)}, which take about {needed}"
-            parts.append(f"left out for want of memory: {told}, where {room() / 2**30:.0f} GiB may be taken")
+            told = f"{len(self.left_out)} at {', '.join(names)}, which need about {needed}"
+            parts.append(f"skipped, too large for the memory: {told}; {room() / 2**30:.0f} GiB may be used")
         return "; ".join(parts)
 
 

@@ -16,7 +16,7 @@ import torch
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
-from gradconform.naming import Profile
+from gradconform.naming import Profile, count
 from gradconform.torch_releases.names import installed
 
 from .beside import OPERATIONS, chosen
@@ -49,9 +49,10 @@ class OnOperations:
         """Return the report's text on them before any check runs."""
         tried = self.listed - len(self.untried)
         share = f"{tried} of {self.listed} operations that torch {installed()} lists as differentiable"
-        parts = [f"{share}, {self.samples:,} samples, {len(self.nodes)} kinds of autograd nodes"]
+        samples = "1 sample" if self.samples == 1 else f"{self.samples:,} samples"
+        parts = [f"{share}, {samples}, {count(len(self.nodes), 'kind')} of autograd nodes"]
         if self.left_out:
-            reasons = ", ".join(f"{count} which {why}" for why, count in self.left_out.items())
+            reasons = ", ".join(f"{number} which {why}" for why, number in self.left_out.items())
             parts.append(f"samples skipped: {reasons}")
         if self.untried:
             parts.append(f"not tried: {', '.join(self.untried)}")

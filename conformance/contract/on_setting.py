@@ -13,6 +13,7 @@ from types import MappingProxyType
 from gradconform.fixtures.blocks.size import LADDER
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
+from gradconform.naming import count
 from gradconform.trial.modes import MODES
 
 from .beside import SETTINGS as AREA
@@ -59,7 +60,7 @@ class OnSettings:
     @property
     def told(self) -> str:
         """Return the report's text on them before any check runs."""
-        return f"{', '.join(self.settings)}, each on {len(_STAGES) + len(_BLOCKS)} stages"
+        return f"{', '.join(self.settings)}, each on {count(len(_STAGES) + len(_BLOCKS), 'stage')}"
 
 
 def asked_of(patterns: Sequence[str]) -> OnSettings:

@@ -104,7 +104,7 @@ def _puts_out_its_own(seen: Seen) -> bool:
 #: the zoo. Plain autograd cannot run the check on it, or does something that a check of the MLP calls wrong.
 _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] = (
     (
-        "it does not take what it puts out",
+        "its output is not accepted as its input",
         lambda check: any(trial.chain for trial in check.trials),
         lambda seen: not _chains(seen),
     ),

@@ -130,7 +130,7 @@ def check_of(name: str, schedule: Schedule) -> Check:
             f"Stages chained in the order of {schedule.name} ({schedule.size}) MUST give what one plain backward of "
             "the whole model gives."
         ),
-        why="Each order of actions asks an implementation for something of its own.",
+        why="Each order of actions tests other code of an implementation.",
         catches="a backward that is wrong in this order.",
         trials=(trial,),
         judge=chained,

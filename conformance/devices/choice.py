@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gradconform.naming import SelectionError, UnusableDeviceError, nearest
+from gradconform.naming import SelectionError, UnusableDeviceError, count, nearest
 from gradconform.records import as_json, tupled
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
@@ -292,8 +292,8 @@ def refuse_crowd(choice: Choice, workers: int) -> None:
         most = len(indices) * min(limits) if limits else workers
         if workers > most:
             msg = (
-                f"{workers} worker processes are too many for device {device!r}. It has {len(indices)} usable "
-                f"{'index' if len(indices) == 1 else 'indices'}; the limit is {min(limits)} per index. Use "
+                f"{workers} worker processes are too many for device {device!r}. It has "
+                f"{count(len(indices), 'usable index', 'usable indices')}; the limit is {min(limits)} per index. Use "
                 f"-n {most}, name more indices, or set {PROCESSES_VARIABLE}"
             )
             raise SelectionError(msg)

@@ -123,7 +123,7 @@ def requires_grad_survives(device: Device) -> None:
     """Moving a module or a tensor MUST keep what requires a gradient, and the graph."""
     module = nn.Linear(2, 2).to(device.torch_device)
     if not all(p.requires_grad and p.is_leaf for p in module.parameters()):
-        _wrong("a parameter of the module that was moved is no leaf that requires a gradient")
+        _wrong("a parameter of the moved module is not a leaf that requires a gradient")
     if not module(_put(device, torch.ones(1, 2))).requires_grad:
         _wrong("the output of the module that was moved requires no gradient")
     leaf = torch.ones(2, requires_grad=True)

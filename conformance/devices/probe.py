@@ -254,7 +254,7 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
         worker.expect(limit)
         for said in worker.told():
             if isinstance(said, Exit):
-                at = f"what comes after {at}" if at in known else at
+                at = f"the step after {at}" if at in known else at
                 last = f": {said.last_line[:200]}" if said.last_line else ""
                 known[at] = Answer(ok=False, message=f"{at} {_ended(said)}{last}")
             elif "probes" in said:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec, Tree
+from gradconform.naming import count
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.recomputed import needs_grad
 from gradconform.trees import as_tuple, map_leaves, refuse_opaque, tensors
@@ -173,8 +174,9 @@ def pairs(args: Any, output_grads: Any) -> list[tuple[tuple[Any, ...], Tree]]:
     several = args if isinstance(args, list) else [args]
     if isinstance(args, list) and output_grads is not None:
         if not isinstance(output_grads, list) or len(output_grads) != len(args):
-            what = f"{len(output_grads)} entries" if isinstance(output_grads, list) else type(output_grads).__name__
-            msg = f"args is a list of {len(args)} micro-batches, output_grads has {what}; expected one per micro-batch"
+            what = count(len(output_grads), "entry") if isinstance(output_grads, list) else type(output_grads).__name__
+            listed = count(len(args), "micro-batch")
+            msg = f"args is a list of {listed}, output_grads has {what}; expected one per micro-batch"
             raise ValueError(msg)
         grads = output_grads
     else:
@@ -214,5 +216,5 @@ def _refuse_structure(outputs: Tree, output_grads: Tree, loss_fn: LossFn | None)
         return
     if len(as_tuple(outputs)) != len(as_tuple(output_grads)):
         given, wanted = len(as_tuple(output_grads)), len(as_tuple(outputs))
-        msg = f"{given} output gradients for {wanted} outputs; expected one gradient or None for each"
+        msg = f"{count(given, 'output gradient')} for {count(wanted, 'output')}; expected one gradient or None for each"
         raise ValueError(msg)

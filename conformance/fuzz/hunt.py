@@ -227,7 +227,7 @@ class Hunt:
             self.unjudged += 1
             return []
         except UnsupportedError as error:
-            return [Finding("error", "the session", "", f"refused what is claimed: {error}", raised=Raised.of(error))]
+            return [Finding("error", "the session", "", f"refused, although claimed: {error}", raised=Raised.of(error))]
 
     def reduce_found(self) -> Defect | None:
         """Reduce what was found since the last time, make it known, and return it."""

@@ -184,7 +184,7 @@ class DeviceTrust:
     def _told(self, references: References, faults: tuple[Finding, ...], operations: Operations) -> Verdict:
         place, culprit = self._place(references.materials.dtype), operations.wrong
         if culprit is None:
-            return f"plain autograd is wrong, no operation by itself on {place}", faults
+            return f"plain autograd is wrong on {place}, but no single operation is", faults
         if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
             hint = f"operations that only this device has, not compared: {', '.join(culprit.names)}"
             return f"plain autograd is wrong on {place}, and no single operation was found wrong; {hint}", faults

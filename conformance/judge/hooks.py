@@ -10,6 +10,7 @@ from torch import Tensor
 from gradconform.diagnosis.wrong import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import HookCall, Step
+from gradconform.naming import count
 from gradconform.results import Sort
 
 from .finding import Finding
@@ -35,7 +36,8 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
             continue
         for name in {**wanted, **got}:
             if got[name] != wanted[name] and name not in excused:
-                text = f"the {_LABELS[kind]} was called {got[name]} times; plain autograd calls it {wanted[name]} times"
+                expected = f"plain autograd calls it {count(wanted[name], 'time')}"
+                text = f"the {_LABELS[kind]} was called {count(got[name], 'time')}; {expected}"
                 yield _of_hook(kind, name, str(step.action), text)
         got, wanted = Counter(), Counter()
 

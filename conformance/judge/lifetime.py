@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.drive.evidence import Evidence
+from gradconform.naming import count
 
 from .finding import Finding
 from .gradients import flushed_later
@@ -44,8 +45,8 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     for step in evidence.observation.steps:
         if step.action.kind == "drop" and step.alive[step.action.mb].outputs:
-            count = step.alive[step.action.mb].outputs
-            text = f"{count} outputs alive between I and W although the caller holds none"
+            alive = step.alive[step.action.mb].outputs
+            text = f"{count(alive, 'output')} alive between I and W although the caller holds none"
             yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
@@ -59,7 +60,8 @@ def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
                 evidence.oracle_step(step).alive[step.action.mb].outputs,
             )
             if alive > allowed:
-                text = f"{alive} outputs alive although the caller sent and freed them; plain autograd keeps {allowed}"
+                held = count(alive, "output")
+                text = f"{held} alive although the caller sent and freed them; plain autograd keeps {allowed}"
                 yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 

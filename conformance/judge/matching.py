@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Tree
 from gradconform.drive.own_stage import Gradients, InputGrads, LossFn, OwnStage, Wanted, fresh, pairs
+from gradconform.naming import count
 from gradconform.results import NonConformingError
 from gradconform.tolerance import sizes
 from gradconform.trees import map_leaves
@@ -64,16 +65,16 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
         wanted = plain.advance(own, grads)
         if wanted.drew and rng_state is None and not callable(backward):
             msg = (
-                f"{type(stage).__name__} draws random numbers, so its forward cannot be run again as it was; pass "
-                "rng_state=torch.get_rng_state() as it was before the forward, or a callable that runs the backward"
+                f"{type(stage).__name__} draws random numbers, so its forward cannot be repeated; pass rng_state, "
+                "the value of torch.get_rng_state() before the forward, or a callable that runs the backward"
             )
             raise ValueError(msg)
         told = {finding.where for finding in findings}
         findings += [finding for finding in _compare(mb, got, wanted, plain) if finding.where not in told]
     if findings:
         where = f"{type(stage).__name__} ({plain.dtypes})"
-        count = f"{len(findings)} gradients differ" if len(findings) > 1 else "1 gradient differs"
-        raise GradientMismatchError("\n".join([f"{count} from plain autograd on {where}:", *map(str, findings)]))
+        differ = f"{count(len(findings), 'gradient')} {'differs' if len(findings) == 1 else 'differ'}"
+        raise GradientMismatchError("\n".join([f"{differ} from plain autograd on {where}:", *map(str, findings)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def _input_grads(returned: Any, args: tuple[Any, ...]) -> InputGrads:
         return tuple(arg.grad if isinstance(arg, Tensor) else None for arg in args)
     entries = (returned,) if isinstance(returned, Tensor) else returned
     if not isinstance(entries, (tuple, list)) or len(entries) != len(args):
-        what = f"{len(entries)} entries" if isinstance(entries, (tuple, list)) else type(entries).__name__
-        msg = f"the backward gave {what} for {len(args)} arguments; expected one gradient or None per argument"
+        what = count(len(entries), "entry") if isinstance(entries, (tuple, list)) else type(entries).__name__
+        msg = f"the backward gave {what} for {count(len(args), 'argument')}; expected one gradient or None per argument"
         raise TypeError(msg)
     return tuple(entries)
 

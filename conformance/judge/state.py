@@ -13,6 +13,7 @@ from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis import likely
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import AS_BEFORE, Observation, Step
+from gradconform.naming import count
 from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
@@ -231,7 +232,7 @@ def weight_result(evidence: Evidence) -> Judged:
         names = list(step.param_grads)
         result = step.weight_result or ()
         if len(result) != len(names):
-            text = f"expected {len(names)} entries, one per parameter, got {len(result)}"
+            text = f"expected {count(len(names), 'entry')}, one per parameter, got {len(result)}"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params
@@ -249,10 +250,10 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
     if evidence.oracle_again is not None and list(_differences(evidence.oracle, evidence.oracle_again)):
         msg = "plain autograd does not repeat itself bit by bit on this device"
         raise UnsupportedError(msg)
-    for count, observation in enumerate(evidence.observations):
+    for repeat, observation in enumerate(evidence.observations):
         yield from raised(observation)
         for sort, where, action in _differences(evidence.observation, observation):
-            text = f"repeat {count} of {len(evidence.observations)} differs from the first bit by bit"
+            text = f"repeat {repeat} of {len(evidence.observations)} differs from the first bit by bit"
             yield Finding("not_repeatable", where, action, text, sort=sort)
             return
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradconform.diagnosis import elements
 from gradconform.diagnosis.cause import Cause, Mistake
+from gradconform.naming import count
 from gradconform.results import Sort
 from gradconform.tolerance import Judgement, Partials, describe, gone_through
 from gradconform.tolerance import judge as judge_numbers
@@ -90,7 +91,7 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed er
             yield BIT_EQUAL
             return
     if not (got.is_floating_point() or got.is_complex()):
-        text = f"expected plain autograd's integers; {int((got != expected).sum())} elements differ"
+        text = f"expected plain autograd's integers; {count(int((got != expected).sum()), 'element')} differ"
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
@@ -164,10 +165,11 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, its place, and its references)
     if got.is_floating_point():
         differs |= torch.isposinf(got) != torch.isposinf(expected)
         differs &= ~_overflowing(got, expected, *within) if differs.any() else True
-    count = int(differs.sum())
-    if count:
+    number = int(differs.sum())
+    if number:
         worst = tuple(int(i) for i in differs.nonzero()[0])
-        text = f"at {list(worst)}: expected {describe(expected[worst])}, got {describe(got[worst])} ({count} elements)"
+        seen = f"expected {describe(expected[worst])}, got {describe(got[worst])}"
+        text = f"at {list(worst)}: {seen} ({count(number, 'element')})"
         cause = elements.nonfinite(got, expected, differs, fills=fills)
         yield Finding("nonfinite", f"{where}{NONFINITE}", action, text, cause=cause, sort=sort)
 

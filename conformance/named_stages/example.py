@@ -90,18 +90,18 @@ def _positional(example: Any, module: nn.Module, told: str) -> tuple[Any, ...]:
 
 
 def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
-    """Return arguments that the first layer of ``module`` asks for, and that its forward takes.
+    """Return arguments that the first layer of ``module`` requires and that its forward accepts.
 
-    Raises :class:`StageError` where it has to be told what it is fed.
+    Raises :class:`StageError` if they cannot be guessed, so that the user must give them.
     """
     wanted = required(module)
     tried = list(_candidates(module)) if len(wanted) == 1 else []
     for candidate in tried:
         if _takes(module, candidate):
             return (candidate,)
-    asked = f"its forward takes {', '.join(wanted) or 'no argument by position'}"
+    asked = f"its forward takes {', '.join(wanted) or 'no positional argument'}"
     if tried:
-        asked = f"its forward takes none of the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
+        asked = f"its forward rejects the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
     msg = (
         f"{told} requires example arguments: {asked}. Return (module, example_args) from the factory, or define "
         "example_args on the factory, its module or its file: a tuple of tensors, or a function that returns one"

@@ -180,7 +180,7 @@ def _auto(library: Any, config: Any, told: str) -> nn.Module:
         if kind is not None and type(config) in kind._model_mapping:  # noqa: SLF001 (what an auto class knows has no public name)
             made: nn.Module = kind.from_config(config)
             return made
-    msg = f"{told}: {type(config).__name__} works with none of {', '.join(_AUTO)} of transformers"
+    msg = f"{told}: {type(config).__name__} works with no class of transformers; tried {', '.join(_AUTO)}"
     raise StageError(msg)
 
 

@@ -58,16 +58,16 @@ def stages_of(given: Given | Sequence[Given]) -> dict[str, StageCase]:
 
 
 def described(case: StageCase, left_out: Mapping[str, int]) -> str:
-    """Return what a report says of a stage beside its name: where it comes from, how large it is, what it shows.
+    """Return a report's text on a stage: its source, its size and its traits.
 
-    ``left_out`` counts the checks that cannot be asked on it, by reason.
+    ``left_out`` counts the checks that cannot run on it, by reason.
     """
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)
     size = sum(parameter.numel() for parameter in module.parameters())
     told = [f"{case.special}, {size:,} parameters", ", ".join(sorted(case.traits))]
     if left_out:
         reasons = ", ".join(f"{count} as {reason}" for reason, count in left_out.items())
-        told.append(f"not asked on it: {reasons}")
+        told.append(f"checks skipped: {reasons}")
     return "; ".join(filter(None, told))
 
 

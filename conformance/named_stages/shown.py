@@ -31,8 +31,8 @@ def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
         pass_on_an_interrupt(error)
         shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)
         msg = (
-            f"{told} failed to run forward and backward in {dtype}, which its gradients are judged in or compared "
-            f"with: {type(error).__name__}: {error}. Its arguments had the shapes {shapes}"
+            f"{told} failed to run forward and backward in {dtype}, a dtype of its comparison: "
+            f"{type(error).__name__}: {error}. Its arguments had the shapes {shapes}"
         )
         raise StageError(msg) from error
 
@@ -41,7 +41,7 @@ def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
     """Raise for a stage that has no gradients, or that does not give the same twice."""
     first, second = outputs_twice(case, dtype)
     if not any(output.requires_grad for output in first):
-        msg = f"{told}: none of its outputs needs a gradient, so there is no backward to judge"
+        msg = f"{told}: no output requires a gradient, so there is no backward to judge"
         raise StageError(msg)
     if not all(map(alike, first, second)):
         msg = (

@@ -11,6 +11,7 @@ from typing import Literal
 from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
+from gradconform.naming import count
 
 Step = Literal["train", "eval", "zero_grad"]
 
@@ -51,7 +52,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="eval-then-train",
         what="in a step after an evaluation",
-        why="An evaluation leaves outputs and no graphs; what it leaves must not reach the backward.",
+        why="An evaluation leaves outputs without graphs, which must not reach the backward.",
         steps=("eval", "train"),
     ),
     Scenario(
@@ -64,7 +65,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="frozen-first",
         what="with a frozen first stage",
-        why="Its output needs no gradient, so nothing may be asked of it and everything of the stage behind.",
+        why="Its output needs no gradient, so only the next stages have a backward.",
         stages="frozen-first",
     ),
     Scenario(
@@ -76,13 +77,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         name="keyword-arguments",
         what="with a keyword argument on every stage",
-        why="Keyword arguments stand behind the positional ones among the inputs of a backward.",
+        why="Keyword arguments follow the positional ones among the inputs of a backward.",
         stages="gated",
     ),
     Scenario(
         name="single-rank",
         what="where one rank has all stages",
-        why="A first stage that is also the last has a loss and no input gradient to hand on.",
+        why="A first stage that is also the last has a loss and sends no input gradient.",
         alone=True,
     ),
 )
@@ -147,7 +148,7 @@ def clauses_of(name: str) -> tuple[Clause, ...]:
 def _of_file(path: str, ranks: int) -> list[Case]:
     schedule = read_csv(path)
     if schedule.ranks != ranks:
-        msg = f"schedule {path!r}: expected {ranks} rows, one per rank of --ranks; got {schedule.ranks}"
+        msg = f"schedule {path!r}: expected {count(ranks, 'row')}, one per rank of --ranks; got {schedule.ranks}"
         raise ScheduleError(msg)
     # A pipeline on one rank would run another schedule than the file's.
     return [

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from gradconform.devices.device import device_of
-from gradconform.naming import SelectionError
+from gradconform.naming import SelectionError, count
 
 from .host_copies import HOST_COPIES
 
@@ -25,8 +25,8 @@ def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
     indices = 1 if ":" in name else device_of(device).device_count()
     if ranks > indices and not share:
         msg = (
-            f"{ranks} ranks on this machine are too many for device {name!r}: it has {indices} "
-            f"{'index' if indices == 1 else 'indices'}. Use fewer ranks, more machines (--nnodes), or "
+            f"{ranks} ranks on this machine are too many for device {name!r}: it has "
+            f"{count(indices, 'index', 'indices')}. Use fewer ranks, more machines (--nnodes), or "
             "--ranks-share-device, which communicates through gloo with copies on the CPU"
         )
         raise SelectionError(msg)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gradconform.finding_text import finding_line
 from gradconform.judge.values import NONFINITE
+from gradconform.naming import count
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
 
@@ -162,7 +163,11 @@ def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
         return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
-    lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
+    lines = [
+        case.tried,
+        *map(finding_line, own),
+        f"{told} in {count(len(result.findings) - len(own), 'other finding')}",
+    ]
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradconform.exits import UsageError
+from gradconform.naming import count
 from gradconform.results import Report
 
 #: The fields that all shards of one run share. A target's file may have another path on another machine.
@@ -42,7 +43,7 @@ def merge(reports: Mapping[str, Report]) -> Report:
 def _refuse_whole_runs(reports: Mapping[str, Report]) -> None:
     for name, report in reports.items():
         if report.shard is None:
-            msg = f"{name} comes from a run without --shard; expected the report of a shard"
+            msg = f"{name} is of a run without --shard; expected the report of a shard"
             raise MergeError(msg)
 
 
@@ -79,7 +80,7 @@ def _refuse_gaps(reports: Mapping[str, Report]) -> None:
     first = _shard(next(iter(reports.values())))
     missing = [f"{index}/{first['count']}" for index in range(1, first["count"] + 1) if index not in named]
     if missing:
-        msg = f"the report of shard {', '.join(missing)} is missing; expected all {first['count']} shards"
+        msg = f"the report of shard {', '.join(missing)} is missing; expected all {count(first['count'], 'shard')}"
         raise MergeError(msg)
     held = sorted(position for report in reports.values() for position in _shard(report)["positions"])
     if held != list(range(first["selected"])):

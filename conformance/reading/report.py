@@ -19,7 +19,7 @@ from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
 from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
-from gradconform.naming import PROFILES, nearest
+from gradconform.naming import PROFILES, count, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 
 from .kinds import instead_of_report
@@ -211,9 +211,9 @@ def _told(error: ValidationError) -> str:
 def _shown(value: object) -> str:
     """Return a short text of a value for a message."""
     if isinstance(value, dict):
-        return f"an object of {len(value)} names"
+        return f"an object of {count(len(value), 'name')}"
     if isinstance(value, list):
-        return f"an array of {len(value)} entries"
+        return f"an array of {count(len(value), 'entry')}"
     return _short("null" if value is None else repr(value))
 
 
@@ -261,8 +261,8 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
             yield f"summary.{field}: expected {counted} from the results, got {told}"
     if not len(report.results) <= report.planned <= report.manifest:
         yield (
-            f"expected results <= planned checks <= manifest, got {len(report.results)} results, "
-            f"{report.planned} planned checks and a manifest of {report.manifest}"
+            f"expected results <= planned checks <= manifest, got {count(len(report.results), 'result')}, "
+            f"{count(report.planned, 'planned check')} and a manifest of {report.manifest}"
         )
     for field, decided in report.decided.items():
         if values[field] != decided:
@@ -300,12 +300,12 @@ def _waiver_problem(result: Result, listed: Sequence[Mapping[str, Any]]) -> str 
 def _of_shard(report: Report) -> Iterator[str]:
     if report.shard is None:
         return
-    index, count, selected = (report.shard[name] for name in ("index", "count", "selected"))
+    index, total, selected = (report.shard[name] for name in ("index", "count", "selected"))
     positions = report.shard["positions"]
-    if index > count:
-        yield f"shard.index is {index} of {count} shards"
+    if index > total:
+        yield f"shard.index is {index} of {count(total, 'shard')}"
     if len(positions) != report.planned or len(set(positions)) != len(positions):
-        yield f"shard.positions: expected {report.planned} planned checks, got {len(set(positions))}"
+        yield f"shard.positions: expected {count(report.planned, 'planned check')}, got {len(set(positions))}"
     if selected > report.manifest or any(position >= selected for position in positions):
         yield f"shard.selected is {selected} of a manifest of {report.manifest}, and a position is beyond one of them"
 
@@ -331,7 +331,7 @@ def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[
     if not size or report.manifest % size or report.manifest < size * len(cells):
         yield (
             f"summary.manifest: expected {size} checks of contract {report.contract}, profile {report.profile}, for "
-            f"each of {len(cells)} devices and dtypes, got {report.manifest}"
+            f"each of {count(len(cells), 'device and dtype', 'devices and dtypes')}, got {report.manifest}"
         )
     for position, result in enumerate(report.results):
         check = contract.checks.get(result.check)

@@ -143,7 +143,7 @@ class Replayed:
         return [
             self.check.requirement,
             f"{what} The program is {trial.program}: {letters}.{drawn}",
-            f"It exits with 1 where the implementation is wrong and with 0 where it is right, and needs {self.needs}.",
+            f"It exits with 1 if the implementation is wrong and with 0 if it is right, and needs {self.needs}.",
         ]
 
     def _constants(self, trial: Trial) -> dict[str, object]:

@@ -167,9 +167,7 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
         if GROWS and act == "train":
             now = session.held()
             held = held or now
-            seen["what is more than after the first step:"] = {
-                name: now[name] for name in held if now[name] > held[name]
-            }
+            seen["more than after the first step:"] = {name: now[name] for name in held if now[name] > held[name]}
         yield {what: {name: copy(value) for name, value in named.items()} for what, named in seen.items()}
 
 
@@ -240,7 +238,7 @@ def wrong_on_rank() -> Iterator[tuple[str, str, Any, Any]]:
         compile_in_place(stages, composition.compiled)
     session = open_session(dict(stages), spec)
     for number, (expected, got) in enumerate(zip(right, behind_each_act(session, stages, norm), strict=True)):
-        label = f"behind act {number + 1} ({composition.steps[number]})"
+        label = f"after act {number + 1} ({composition.steps[number]})"
         for what, named in got.items():
             right_ones = expected.get(what, {})
             for name in {**right_ones, **named}:

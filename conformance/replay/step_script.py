@@ -121,10 +121,8 @@ class ReplayedStep:
 
     def _docstring(self, file: str) -> str:
         run = f"with torch {torch.__version__} on {self.name}: {self.device} {self.dtype}, seed {self.seed}"
-        exits = "It exits with 1 where a rank has anything else than one plain process, and with 0 where none has."
-        others = (
-            "What torch's runtime gets wrong with other functions too is told as well, though it is none of theirs."
-        )
+        exits = "It exits with 1 if a rank differs from one plain process, and with 0 otherwise."
+        others = "It also reports errors of torch's runtime that occur with any functions."
         paragraphs = [
             self.case.requirement,
             f"This is {self.case.id} ({self.case.level}), as gradconform {KIT_VERSION} ran it {run}. Run it by",

@@ -42,7 +42,7 @@ _APART = 1e-4
 
 _COMPARING = '''
 def compare(name, expected, got):
-    """Print where two gradients differ most, and tell whether they do."""
+    """Print where two gradients differ most, and return whether they do."""
     if expected is None or got is None:
         wrong = expected is not got
         place = ""
@@ -133,8 +133,8 @@ class Straight:
             "    for mb, grads in returned.items()",
             "    for slot, grad in enumerate(grads)",
             "]",
-            "told = 'WRONG' if any(wrong) else 'right'",
-            'print(f"{told}: {sum(wrong)} of {len(wrong)} gradients differ from plain autograd")',
+            "verdict = 'WRONG' if any(wrong) else 'right'",
+            'print(f"{verdict}: {sum(wrong)} of {len(wrong)} gradients differ from plain autograd")',
             "sys.exit(any(wrong))",
         ]
         return "\n".join(lines) + "\n"

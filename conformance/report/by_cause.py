@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradconform.finding_text import alike, letter_of, named, needed, numberless
+from gradconform.naming import count
 from gradconform.results import Result
-
-from .lines import count
 
 #: Words for a kind of finding on a tensor, used if the finding's own text has only numbers.
 _OF_TENSORS = {
@@ -62,7 +61,7 @@ class Gone:
 
     def __str__(self) -> str:
         """Return the counts as a sentence."""
-        causes = "1 more cause disappears" if self.causes == 1 else f"{self.causes} more causes disappear"
+        causes = f"{count(self.causes, 'more cause')} {'disappears' if self.causes == 1 else 'disappear'}"
         causes = causes if self.causes else "parts of other causes disappear"
         of = [f"{self.checks} of these checks"] if self.checks else []
         of += [count(self.should, "SHOULD check")] if self.should else []

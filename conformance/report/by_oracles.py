@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
+from gradconform.naming import count
 from gradconform.results import Result
-
-from .lines import count
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from itertools import groupby
 from typing import Any
 
 from gradconform.finding_text import finding_line, needed
+from gradconform.naming import count
 from gradconform.results import Result
 from gradconform.trial.program import programs_line
 
 from .by_cause import Cause
 from .clauses import clause_of
 from .detail import Detail
-from .lines import Line, as_it_stands, count, wrapped, wrapped_each
+from .lines import Line, as_it_stands, wrapped, wrapped_each
 
 #: Findings shown in full for a cause's first check, and for each later one; the others are only named.
 SHOWN_FIRST, SHOWN = 3, 1

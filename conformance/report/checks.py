@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.contract.explained import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
-from gradconform.naming import SelectionError, nearest
+from gradconform.naming import SelectionError, count, nearest
 
-from .lines import Line, clause, count, heading, wrapped
+from .lines import Line, clause, heading, wrapped
 
 if TYPE_CHECKING:
     from gradconform.contract.plan import Plan

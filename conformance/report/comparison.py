@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gradconform.naming import count
 from gradconform.reading.comparison import Change, Comparison, Expression
 from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
 
 from .detail import USUAL, Detail
-from .lines import Line, Role, count, wrapped, wrapped_each
+from .lines import Line, Role, wrapped, wrapped_each
 from .sentences import title
 from .undone import causes_of
 

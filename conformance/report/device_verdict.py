@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from gradconform.contract.beside import FAULTS, named_in
 from gradconform.extent import NOTHING, WITHHELD
+from gradconform.naming import count
 from gradconform.results import Report, Result
 
 from .by_oracles import by_oracles
-from .lines import Line, count
+from .lines import Line
 from .probed import Device, devices
 from .to_mend import culprits
 
@@ -95,11 +96,11 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
     if not results:
-        none = f"none of {planned} checks was run" if planned else "no check was run"
+        none = f"0 of {planned} checks ran" if planned else "no check was run"
         return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
-    told = f"{name} is right in all {counts['right']} checks that it supports in {dtypes}{more}"
+    told = f"{name} is right in all {count(counts['right'], 'check')} that it supports in {dtypes}{more}"
     return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 
@@ -130,10 +131,13 @@ def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str
 
 
 def _preflight(name: str, report: Report) -> Iterator[str]:
-    """Yield how many lines of a device's pre-flight hold, index by index."""
-    for probe in devices(report):
-        if _is_of(probe, name, report) and probe.lines:
-            yield f"pre-flight {probe.held} of {probe.lines}"
+    """Yield how many lines of a device's pre-flight hold; with its indices where these differ."""
+    found = [probe for probe in devices(report) if _is_of(probe, name, report) and probe.lines]
+    alike: dict[str, list[str]] = {}
+    for probe in found:
+        alike.setdefault(f"pre-flight {probe.held} of {probe.lines}", []).append(probe.name)
+    for text, names in alike.items():
+        yield text if len(alike) == 1 else f"{text} on {', '.join(names)}"
 
 
 def _is_of(probe: Device, name: str, report: Report) -> bool:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.hunt import to_blob
+from gradconform.naming import count
 
-from .lines import Line, command_lines, count, wrapped, wrapped_each
+from .lines import Line, command_lines, wrapped, wrapped_each
 
 if TYPE_CHECKING:
     from gradconform.fuzz.campaign import Campaign

@@ -72,7 +72,7 @@ def _device(probe: Probe, width: int) -> Iterator[Line]:
             yield from wrapped(f"{dtype} would be skipped: {problem}", width, indent=16, hanging=4, role="warning")
     for line in preflight_lines(Device.of(probe.to_dict(), "pre-flight"), width):
         yield Line(f"    {line.text}", line.role)
-    yield from wrapped(f"told        {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
+    yield from wrapped(f"measured    {'; '.join(_facts(probe))}", width, indent=4, hanging=12, role="faint")
     for name, limit in probe.limits.items():
         if name != "simulated":  # reported above
             yield from wrapped(f"limit       {name}: {limit}", width, indent=4, hanging=12, role="faint")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from gradconform.naming import count
 from gradconform.records import as_json
 from gradconform.report.page.rendering import render
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
 from gradconform.version import CONTRACT_VERSION
 
-from .lines import Line, Role, count, heading, listed, wrapped
+from .lines import Line, Role, heading, listed, wrapped
 
 SCHEMA, SCHEMA_VERSION = "gradconform-selftest", 1
 
@@ -21,7 +22,7 @@ _UNTRIED = "plain autograd or this torch supports none of the checks that name i
 def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
     """Return the lines on the self-test; the verdict is the last line."""
     options = matrix.options
-    where = f"{options.device} {options.dtype}, profile {options.profile}, {len(matrix.checks)} checks"
+    where = f"{options.device} {options.dtype}, profile {options.profile}, {count(len(matrix.checks), 'check')}"
     return [
         heading(f"kill matrix: {where}", width),
         *(_fault(outcome) for outcome in matrix.faults),

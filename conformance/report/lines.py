@@ -72,11 +72,6 @@ def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") 
     return [heading(f"{name}: {len(texts)}", width, role), *told, Line()]
 
 
-def count(number: int, noun: str) -> str:
-    """Return ``1 check`` or ``2 checks``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def clause(counted: str) -> str:
     """Return the group that checks belong to, followed by a comma if it contains one."""
     return f"{counted}," if ", " in counted else counted

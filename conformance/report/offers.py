@@ -7,17 +7,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradconform.bench.upstream import Offer
+from gradconform.naming import count
 from gradconform.torch_releases.tested import TESTED
 from gradconform.version import KIT_VERSION
 
-from .lines import Line, count, wrapped
+from .lines import Line, wrapped
 
 _SHORTEST = 20
 
 #: An explanation of these actions, for readers of a report who do not know torch's schedules.
 _ACTIONS = (
-    "F, B, I and W are the actions of torch's schedules: a forward, a full backward, and a backward split in two, the\n"
-    "gradients of the inputs and those of the parameters."
+    "F, B, I and W are the actions of torch's schedules: F is a forward and B a full backward.\n"
+    "A split backward has two parts: I computes the input gradients, and W the parameter gradients."
 )
 
 

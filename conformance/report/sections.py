@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradconform.extent import NOTHING, WITHHELD
+from gradconform.naming import count
 from gradconform.results import Report, Result
 
 from .by_cause import Cause, by_cause
 from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
-from .lines import Line, Role, count
+from .lines import Line, Role
 from .operations import STANDINGS, standings, told
 from .to_mend import Culprit, culprits
 from .undone import causes_of
@@ -302,7 +303,7 @@ def _met(report: Report, position: int, entry: Mapping[str, Any]) -> str:
     if not met:
         return "nothing; remove it" if position in report.idle_waivers else "nothing"
     waived, passed = met.count("waived"), met.count("unexpectedly_passed")
-    parts = [(waived, "waived"), (passed, "passed"), (len(met) - waived - passed, "failed all the same")]
+    parts = [(waived, "waived"), (passed, "passed"), (len(met) - waived - passed, "still failed")]
     return ", ".join(f"{number} {what}" for number, what in parts if number)
 
 

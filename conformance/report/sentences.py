@@ -10,6 +10,7 @@ from typing import Any
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.probe import hidden_by
 from gradconform.extent import WITHHELD
+from gradconform.naming import count
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
@@ -17,7 +18,7 @@ from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
 
-from .lines import Role, clause, count
+from .lines import Role, clause
 
 #: Reasons for an insufficient run that are printed.
 _LACKS = 3
@@ -152,7 +153,7 @@ def crashed(times: int, seconds: float, allowed: int | None) -> str:
     """
     of = f" of {allowed}" if allowed is not None and times <= allowed else ""
     lost = f" ({seconds:.0f} s lost)" if round(seconds) else ""
-    return f"crashed or hung {times}{of} times{lost}" if times else ""
+    return f"crashed or hung {times}{of} {'time' if times == 1 and not of else 'times'}{lost}" if times else ""
 
 
 def numbers(report: Report) -> tuple[str, ...]:
@@ -276,7 +277,7 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
         factors = probe["facts"].get("tolerance") or {}
         if factors:
             named = ", ".join(f"c = {value:g} in {dtype}" for dtype, value in factors.items())
-            yield f"{probe['device']} is judged by the tolerance of its own object: {named}"
+            yield f"{probe['device']} is judged by the tolerance of its device object: {named}"
 
 
 def command_again(report: Report, result: Result) -> str | None:

@@ -22,7 +22,7 @@ _LONGEST = 200
 _FILE = '''"""Operations that are wrong, crash, hang or are unsupported on {devices}.
 
 Written by gradconform {kit} from a report of {title}
-with torch {torch}, profile {profile}. What is wrong by rounding alone may be right by the tolerances of torch's tests.
+with torch {torch}, profile {profile}. Errors of rounding may be within the tolerances of torch's tests.
 
 An entry skips every test of its operation in its dtypes. The class and the name of a test in place of the two None skip
 that one alone; then gradconform leaves the operation out only where the test is TestBwdGradients.test_fn_grad.
@@ -34,7 +34,7 @@ Torch's own tests without these, from a checkout of torch:
 Tests of your own, before instantiate_device_type_tests: skips.apply(op_db). All tests of a backend out of the tree,
 from torch 2.13 on: PrivateUse1TestBase.set_test_configs(op_overrides=skips.OP_OVERRIDES).
 
-What gradconform asks of the others: gradconform device {devices} --skip-operations skips.py
+To run gradconform without them: gradconform device {devices} --skip-operations skips.py
 """
 
 import runpy

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from gradconform.naming import count
 from gradconform.results import STATUSES, Report, Result
 from gradconform.version import KIT_VERSION
 
 from .by_cause import Cause
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
-from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
+from .lines import Line, Role, command_lines, heading, listed, wrapped, wrapped_each
 from .probed import Device, devices, left_out
 from .sections import Section, idle_waivers, sections, waiver_file
 from .sentences import (

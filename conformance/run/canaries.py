@@ -32,11 +32,11 @@ UNCHANGED = f"{_AREA}.unchanged"
 BACKWARDS: Mapping[str, Canary] = MappingProxyType(
     {
         f"{_AREA}.right": Canary("that is right", "passed"),
-        f"{_AREA}.zeros": Canary("that gives zeros for the gradient of a weight"),
+        f"{_AREA}.zeros": Canary("that returns zeros as the gradient of a weight"),
         f"{_AREA}.doubled": Canary("that doubles the gradient of an input"),
-        f"{_AREA}.one-element": Canary("of which one element is wrong by 5 %"),
-        f"{_AREA}.missing": Canary("that gives a weight no gradient"),
-        f"{_AREA}.none": Canary("that gives None for the gradient of an input"),
+        f"{_AREA}.one-element": Canary("with one element wrong by 5 %"),
+        f"{_AREA}.missing": Canary("that leaves a weight without a gradient"),
+        f"{_AREA}.none": Canary("that returns None as the gradient of an input"),
     }
 )
 
@@ -61,7 +61,7 @@ def disbelief(result: Result) -> str | None:
 
 
 #: The reason to distrust a process that has not reported all its canaries.
-SILENT = "with the target imported, the process does not tell what came of the backwards that the kit knows to be wrong"
+SILENT = "with the target imported, the process did not report the results of the backwards that are known to be wrong"
 
 
 def withdrawn(result: Result, reason: str) -> Result:

@@ -92,7 +92,7 @@ class Guard:
             )
         now = _kit()
         name = next((name for name, code in self._kit.items() if now.get(name) is not code), None)
-        return None if name is None else f"{name} is not what it was before the target was imported"
+        return None if name is None else f"{name} changed when the target was imported"
 
 
 def _check(name: str) -> Check:

@@ -12,6 +12,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Executed
 from gradconform.judge.finding import Finding
 from gradconform.judge.state import same_bits
+from gradconform.naming import count
 from gradconform.results import finite
 
 #: The number of operations off the device that a message names.
@@ -76,11 +77,10 @@ class Measurements:
         if on_device is None or on_device >= percent:
             return None
         there = _percent_on_device(self.plain)
-        beside = "none of plain autograd's" if there is None else f"{there:.3g} % of plain autograd's"
-        names = ", ".join(f"{name} {count} times" for name, count in Counter(self.own.elsewhere).most_common(_NAMED))
-        text = (
-            f"{on_device:.3g} % ran on the device, at least {percent:g} % is required, {beside} did; elsewhere: {names}"
-        )
+        beside = "plain autograd: none recorded" if there is None else f"plain autograd: {there:.3g} %"
+        names = ", ".join(f"{name} {count(n, 'time')}" for name, n in Counter(self.own.elsewhere).most_common(_NAMED))
+        got = f"got {on_device:.3g} % ({beside})"
+        text = f"expected at least {percent:g} % of operations on the device, {got}; off the device: {names}"
         who = "device" if there is None or there < percent else "implementation"
         return who, Finding("device", "the operations", "", text)
 

@@ -16,6 +16,7 @@ from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import findings_in
 from gradconform.judge.gradients import gradients
+from gradconform.naming import count
 from gradconform.target.resolve import Target
 from gradconform.trial.trial import Trial
 
@@ -69,7 +70,7 @@ PLAIN = {
     "one Linear under two names": (_TIED, ("F0 B0", "F0 I0 W0")),
     "two inputs of which one is fixed": (_TWO, ("F0 B0", "F0 I0 W0")),
     "a second micro-batch in flight": (LINEAR, ("F0 F1 B0 B1", "F0 F1 I0 W0 I1 W1")),
-    "outputs that are let go of": (LINEAR, ("F0 B0 drop0 F1 B1", "F0 I0 drop0 W0 F1 I1 drop1 W1")),
+    "outputs that the caller frees": (LINEAR, ("F0 B0 drop0 F1 B1", "F0 I0 drop0 W0 F1 I1 drop1 W1")),
 }
 
 #: Python's errors for wrong code, which an implementation does not raise to refuse a request.
@@ -155,7 +156,8 @@ def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Eviden
             return
         if step.input_grads is not None and len(step.input_grads) != len(wanted.input_grads or ()):
             found, asked = len(step.input_grads), len(wanted.input_grads or ())
-            yield f"{step.action} returned {found} input gradients for {asked} arguments, fixed ones among them"
+            given = f"{count(asked, 'argument')}, fixed ones included"
+            yield f"{step.action} returned {count(found, 'input gradient')} for {given}"
             return
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from gradconform.naming import count
+
 
 class ListChangedError(Exception):
     """A function has changed a list that belongs to its caller."""
@@ -36,13 +38,14 @@ class KeptLists:
         for name, entries in self._entries.items():
             held = self._lists[name]
             if len(held) != len(entries):
-                msg = (
-                    f"{function} changed its caller's list of {name}: expected {len(entries)} entries, got {len(held)}"
-                )
+                lengths = f"expected {count(len(entries), 'entry')}, got {len(held)}"
+                msg = f"{function} changed its caller's list of {name}: {lengths}"
                 raise ListChangedError(msg)
             for place, (now, before) in enumerate(zip(held, entries, strict=True)):
                 if now is not before:
-                    msg = f"{function} changed its caller's list of {name}: entry {place} is another object"
+                    msg = (
+                        f"{function} changed its caller's list of {name}: entry {place} was replaced by another object"
+                    )
                     raise ListChangedError(msg)
         self._entries.clear()
         for held in self._lists.values():  # a function that reads one later finds nothing of its call there

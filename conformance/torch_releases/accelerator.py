@@ -9,11 +9,11 @@ import torch
 from .names import Name
 
 #: From 2.9 on. A device's own module, such as ``torch.cuda``, has counters in every release.
-MEMORY = Name("torch.accelerator", ("max_memory_allocated",), "tells the peak of memory")
+MEMORY = Name("torch.accelerator", ("max_memory_allocated",), "returns the peak of memory")
 
 
 #: The statistics that ``MEMORY`` sorts first, which takes four times as long.
-STATISTICS = Name("torch._C", ("_accelerator_getDeviceStats",), "tells the statistics of memory")
+STATISTICS = Name("torch._C", ("_accelerator_getDeviceStats",), "returns the statistics of memory")
 
 
 def peak_memory(device: torch.device) -> int:

@@ -116,7 +116,7 @@ def action_of(cell: str) -> Any:
 
 def no_ranks() -> UnavailableError:
     """Return the error of a torch whose ``_validate_schedule`` returns nothing, such as 2.6."""
-    return UnavailableError(f"torch {installed()} does not tell which rank of a schedule has which stage")
+    return UnavailableError(f"torch {installed()} does not report which rank of a schedule has which stage")
 
 
 def make_ready(stage: Any, microbatches: int, example: tuple[Any, ...], *, manual: bool = True) -> None:

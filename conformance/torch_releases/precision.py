@@ -8,7 +8,7 @@ from .names import Name
 
 #: Keyed by the report's name. Releases before 2.9 have none of them, and set TF32 by ``allow_tf32``.
 PRECISIONS = {
-    path: Name(owner, ("fp32_precision",), "tells how precisely float32 is computed")
+    path: Name(owner, ("fp32_precision",), "sets the precision of float32")
     for path, owner in (
         ("fp32_precision", "torch.backends"),
         ("cuda.matmul.fp32_precision", "torch.backends.cuda:matmul"),

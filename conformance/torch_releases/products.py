@@ -18,7 +18,7 @@ from torch.autograd.graph import Node
 from .names import Name
 from .node_hooks import is_compiled_autograd_on
 
-_NEEDED = "tells whether gradients can be computed without the engine"
+_NEEDED = "shows whether gradients can be computed without the engine"
 #: The level of forward-mode differentiation; -1 outside.
 LEVEL = Name("torch.autograd.forward_ad", ("_current_level",), _NEEDED)
 #: The number of modes that see torch's functions, such as that of ``torch.set_default_device``.

@@ -20,11 +20,11 @@ def untested(torch: str) -> str:
         return ""
     minor = f"{version.major}.{version.minor}"
     if version.is_prerelease or version.is_devrelease:
-        return f"torch {torch} is no release: gradconform was tested on torch {first} to {last}"
+        return f"torch {torch} is not a release: gradconform was tested on torch {first} to {last}"
     if minor in TESTED:
         return ""
     if version > Version(last):
-        return f"torch {torch} is newer than any that gradconform was tested on, which were torch {first} to {last}"
+        return f"torch {torch} is too new: gradconform was tested on torch {first} to {last}"
     if version < Version(first):
-        return f"torch {torch} is older than any that gradconform was tested on, which were torch {first} to {last}"
-    return f"torch {torch} is none of those that gradconform was tested on: {', '.join(TESTED)}"
+        return f"torch {torch} is too old: gradconform was tested on torch {first} to {last}"
+    return f"torch {torch} was not tested: gradconform was tested on torch {', '.join(TESTED)}"

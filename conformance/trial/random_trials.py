@@ -42,7 +42,7 @@ def draw_stage(choices: Choices, capabilities: Capabilities | None = None, *, ma
             continue
         if not claims.unclaimed(case.traits):
             return case
-    msg = f"none of {_ATTEMPTS} random stages had only traits that are claimed; claim more than {claims!r}"
+    msg = f"{_ATTEMPTS} random stages all had an unclaimed trait; claim more than {claims!r}"
     raise IllConditionedError(msg)
 
 

@@ -150,7 +150,7 @@ class Trial:
         """Raise if parameters are replaced under a graph: some of its nodes have the old values, some the new."""
         for position, action in enumerate(self.actions):
             if action.kind in REPLACEMENTS and (waiting := in_flight(self.actions[:position], action.stage)):
-                msg = f"{action} comes while micro-batches {sorted(waiting)} are in flight; expected it between them"
+                msg = f"{action} runs while micro-batches {sorted(waiting)} are in flight; expected none in flight"
                 raise ProgramError(msg)
 
     @property

@@ -20,7 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from gradconform.exits import UsageError
 from gradconform.finding_text import finding_line
 from gradconform.given_files import content
-from gradconform.naming import nearest
+from gradconform.naming import count, nearest
 from gradconform.reading.report import schema
 from gradconform.records import as_json, tupled
 from gradconform.results import Place, Result
@@ -251,7 +251,7 @@ def _date_problems(table: Mapping[str, Any], today: dt.date) -> Iterator[str]:
         yield f"expires: expected a date such as {like}, without quotes; got {_shown(table, 'expires')}"
     elif expires < today:
         ago = (today - expires).days
-        yield f"expired on {expires}, {ago} days ago; fix the failure, or set a later date"
+        yield f"expired on {expires}, {count(ago, 'day')} ago; fix the failure, or set a later date"
 
 
 def _scope_problems(when: Any) -> Iterator[str]:
@@ -286,6 +286,6 @@ def _shown(table: Mapping[str, Any], name: str) -> str:
 
 
 def _refuse(path: str | Path, problems: list[str]) -> NoReturn:
-    more = [f"and {len(problems) - _TOLD} more problems"] if len(problems) > _TOLD else []
+    more = [f"and {count(len(problems) - _TOLD, 'more problem')}"] if len(problems) > _TOLD else []
     msg = "\n".join(f"{path}: {problem}" for problem in [*problems[:_TOLD], *more])
     raise WaiverError(msg)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
+from gradconform.naming import count
 from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.waits import waiting
@@ -323,7 +324,7 @@ class IsolatedRun:
         limits = [f"--max-crashes allows {allowed}"] if self._crashes >= allowed else []
         limits += [f"--max-lost-time allows {self._may_lose:g} s"] if self._lost >= self._may_lose else []
         if limits and (self._waiting or any(worker.given for worker in self._workers)):
-            ended = "1 check ended its process" if self._crashes == 1 else f"{self._crashes} checks ended their process"
+            ended = f"{count(self._crashes, 'check')} ended {'its' if self._crashes == 1 else 'their'} process"
             msg = f"{ended} and took {self._lost:.0f} s, the last was {last.place.name}; {' and '.join(limits)}"
             raise RunStoppedError(msg)
 

@@ -21,12 +21,12 @@ class FullOnlySession(StageSession):
     def backward_input(self, mb: int, output_grads: Tree) -> NoReturn:
         """Refuse: there is no I."""
         del output_grads
-        msg = f"there is no I, so micro-batch {mb} cannot run it"
+        msg = f"micro-batch {mb} cannot run I: the adapter has only B"
         raise UnsupportedError(msg)
 
     def backward_weight(self, mb: int) -> NoReturn:
         """Refuse: there is no W."""
-        msg = f"there is no W, so micro-batch {mb} cannot run it"
+        msg = f"micro-batch {mb} cannot run W: the adapter has only B"
         raise UnsupportedError(msg)
 
 

@@ -10,17 +10,17 @@ from torch import _lazy  # underscored, as all of this device is; where it goes,
 from torch._lazy import ts_backend
 
 known_limits = {
-    "simulated": "TorchScript runs what was recorded on the CPU",
-    "checkpoint": "torch.utils.checkpoint asks for torch.lazy, a module that torch does not have",
-    "generator": "there is no torch.Generator of this device: torch.manual_seed seeds all that is drawn on it",
+    "simulated": "TorchScript runs the recorded operations on the CPU",
+    "checkpoint": "torch.utils.checkpoint imports torch.lazy, a module that torch does not have",
+    "generator": "no torch.Generator of this device: torch.manual_seed seeds all its random numbers",
     "lstm": "nn.LSTM and nn.GRU make their first hidden state on the CPU, which this device refuses",
-    "as_strided": "there is no such view",
+    "as_strided": "no such view",
     "sparse": "no sparse tensors",
     "layout": "every tensor is contiguous",
-    "unused parts": "torch makes the zeros for the parts of an output that nobody uses on the CPU",
-    "expanded gradients": "what is added in place to a tensor of strides 0, such as a sum's gradient, adds up",
-    "storage": "a tensor has no storage and no address, so what shares memory cannot be seen",
-    "peak_memory": "nothing counts its memory",
+    "unused parts": "for unused parts of an output, torch makes zeros on the CPU",
+    "expanded gradients": "in-place addition to a tensor of strides 0, such as a sum's gradient, adds once per element",
+    "storage": "a tensor has no storage and no address, so shared memory cannot be seen",
+    "peak_memory": "its memory is not counted",
 }
 
 ts_backend.init()

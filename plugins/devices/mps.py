@@ -15,9 +15,9 @@ class Mps:
 
     dtypes = ("float32", "bfloat16", "float16")
     known_limits = {  # noqa: RUF012 (read, and written by nobody)
-        "not run": "nobody has run the kit on this device",
-        "float64": "Metal has none, so reference64 is computed on the CPU",
-        "peak_memory": "torch.mps counts what is allocated and no peak, so live tensors are counted",
+        "not run": "the kit was never run on this device",
+        "float64": "Metal has no float64, so reference64 is computed on the CPU",
+        "peak_memory": "torch.mps counts allocated memory without a peak, so live tensors are counted",
         "operations": "PYTORCH_ENABLE_MPS_FALLBACK=1 runs those that MPS lacks on the CPU; they are counted",
     }
 

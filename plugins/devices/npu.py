@@ -19,7 +19,7 @@ class Npu:
     """What the kit need not find out by trying; for the rest, ``torch.accelerator`` and ``torch.npu`` are used."""
 
     known_limits = {  # noqa: RUF012 (read, and written by nobody)
-        "not run": "nobody has run the kit on this device",
+        "not run": "the kit was never run on this device",
         "processes_per_index": 64,
         "float64": "many kernels have none and fall back to the CPU; they are counted",
     }

@@ -20,14 +20,14 @@ NAME = "simpy"
 
 known_limits = {
     "simulated": "the CPU computes",
-    "indices": "there is one",
+    "indices": "only one",
     "generator": "random numbers are drawn from the CPU's generator",
-    "convolution": "torch asks an accelerator for it as a whole, and there is no kernel",
-    "lstm": "as convolution, and nn.GRU as well",
-    "copy.deepcopy": "of a tensor that is no parameter ends the process: there is no allocator of storages",
-    "errors": "one that a backward raises ends the process, as torch 2.10 to 2.15 guard the streams of such a device",
-    "torch.save": "a tensor has to be on the CPU",
-    "peak_memory": "nothing counts its memory",
+    "convolution": "unsupported: torch calls one kernel for all of it, which does not exist",
+    "lstm": "unsupported, like convolution; nn.GRU too",
+    "copy.deepcopy": "ends the process for a tensor that is not a parameter: no allocator of storages",
+    "errors": "an error in a backward ends the process: torch 2.10 to 2.15 guard the streams of such a device",
+    "torch.save": "requires tensors on the CPU",
+    "peak_memory": "its memory is not counted",
 }
 
 require(*private_use.IN_PYTHON)

@@ -19,7 +19,7 @@ known_limits = {
     "processes_per_index": 1,
     "float64": "may be computed in float32, as XLA_USE_F32 and the chip say",
     "storage": "a tensor has no address, so gradients that share memory are not found",
-    "expanded gradients": "adding in place to a gradient of stride 0, such as a sum's, adds once per element",
+    "expanded gradients": "an in-place addition to a gradient of stride 0, such as a sum's, adds once per element",
     "peak_memory": "nothing counts its memory",
 }
 

@@ -12,7 +12,7 @@ class Xpu:
     """What the kit need not find out by trying; for the rest, ``torch.accelerator`` and ``torch.xpu`` are used."""
 
     known_limits = {  # noqa: RUF012 (read, and written by nobody)
-        "not run": "nobody has run the kit on this device",
+        "not run": "the kit was never run on this device",
         "float64": "client GPUs emulate it or have none; the probe tries it",
     }
 

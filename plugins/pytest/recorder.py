@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gradconform.given_files import replace_file
+from gradconform.naming import count
 from gradconform.records import RecordsError
 from gradconform.report.detail import Detail
 from gradconform.report.lines import Line, Role
@@ -174,8 +175,8 @@ def _added(run: RunRecord) -> list[Line]:
         for result in run.report().failures
         for line in f"{result.check} [{result.device} {result.dtype}]: {result.message}".split("\n")
     ]
-    count = f"{counts['planned']} checks on added stages, no part of the contract: {told.replace('_', ' ')}"
-    return [*failures, Line(count)]
+    text = f"{count(counts['planned'], 'check')} on added stages, not part of the contract: {told.replace('_', ' ')}"
+    return [*failures, Line(text)]
 
 
 def _write(terminal: pytest.TerminalReporter, lines: Sequence[Line]) -> None:

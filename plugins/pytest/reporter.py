@@ -76,8 +76,7 @@ class Reporter:
             return
         message = (
             "the worker process of pytest-xdist ended in the middle of the check; "
-            f"gradconform run --checks {begun['result']['check']} tells whether plain autograd ends it as well, "
-            "and where"
+            f"gradconform run --checks {begun['result']['check']} shows whether plain autograd ends it too, and where"
         )
         told = {"status": "error", "kind": "environment", "message": message, "ended": "crash"}
         self._add({**begun, "result": {**begun["result"], **told}})

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gradconform.adapter import UnsupportedError, needed
+from gradconform.naming import count
 from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
 
 from .named_device import NamedDevice
@@ -106,7 +107,7 @@ class D9dSession(ModuleSession):
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         """Refuse what is not claimed."""
-        msg = f"its schedules that train evaluate nothing: {batch.microbatches} micro-batches were given"
+        msg = f"its schedules for training cannot evaluate; got {count(batch.microbatches, 'micro-batch')}"
         raise UnsupportedError(msg)
 
     def _say_shapes(self, batches: list[Batch]) -> None:

@@ -48,7 +48,7 @@ class DeepSpeedRuntime:
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:
         """Make the engine of this rank."""
         if spec.dtype != torch.float32:
-            msg = f"other dtypes than float32 are modes of its configuration, and {spec.dtype} is asked for"
+            msg = f"expected float32 (other dtypes are modes of its configuration), got {spec.dtype}"
             raise UnsupportedError(msg)
         if get_accelerator().device_name() != spec.device.type:
             msg = f"DS_ACCELERATOR says {get_accelerator().device_name()!r}, and stages are on {spec.device.type!r}"

@@ -53,7 +53,7 @@ class MegatronRuntime:
             msg = "non-pipeline-parallel schedule does not support model chunking"
             raise UnsupportedError(msg)
         if chunks > 1 and (spec.microbatches < ranks or 0 < spec.microbatches % ranks < ranks):
-            msg = f"interleaving asks for a multiple of {ranks} micro-batches, and there are {spec.microbatches}"
+            msg = f"interleaving requires a multiple of {ranks} micro-batches, got {spec.microbatches}"
             raise UnsupportedError(msg)
         return MegatronSession(stages, spec)
 
@@ -96,7 +96,7 @@ class MegatronSession(ModuleSession):
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
         """Run the schedule, and leave what comes to be finalized with the next step."""
         if self.spec.reduction == "tokens":
-            msg = "what is finalized is divided by the tokens of the last step"
+            msg = "finalized gradients are divided by the tokens of the last step"
             raise UnsupportedError(msg)
         finalize, self.config.finalize_model_grads_func = self.config.finalize_model_grads_func, None
         losses = self.step(batch)

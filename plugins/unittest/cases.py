@@ -43,7 +43,7 @@ class Conformance(unittest.TestCase):
         guard = cls.run_of_checks.guard
         problem = guard.look() if guard is not None and cls.report.results else None
         if problem is not None:
-            raise CheckNotJudgedError(for_terminal(f"what was judged in this process does not count: {problem}"))
+            raise CheckNotJudgedError(for_terminal(f"the results of this process do not count: {problem}"))
         sys.stderr.write(f"\n{for_terminal(verdict(cls.report))}\n")
 
     def judge(self, item: Item) -> None:

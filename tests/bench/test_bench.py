@@ -187,7 +187,7 @@ def test_ctrl_c_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(command, "judge_bench", told_at_once(Outcome(defect, WRONG, RIGHT), then=KeyboardInterrupt))
     assert main(["bench", "rae-67", "verl-7493"]) == EXIT_INTERRUPTED
     lines = capsys.readouterr().out.splitlines()
-    assert "The bench was interrupted: 1 defects are left" in lines
+    assert "The bench was interrupted: 1 defect not judged" in lines
     assert lines[-1].startswith("1 of 1 defects found, 1 of these with the right cause; 0 of 1 fixed versions accused")
 
 

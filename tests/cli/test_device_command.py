@@ -184,7 +184,7 @@ PROBED = {
 def test_a_run_that_was_stopped_keeps_its_pre_flight_in_the_headline() -> None:
     nothing = replace(report_of(), devices=PROBED)
     assert [str(line) for line in device_verdict(nothing, {"npu": 5}).lines] == [
-        "npu: no verdict: none of 5 checks was run; pre-flight 2 of 2"
+        "npu: no verdict: 0 of 5 checks ran; pre-flight 2 of 2"
     ]
     assert [str(line) for line in standing_of_devices(nothing)] == [
         "npu:0: no verdict: no check was run; pre-flight 2 of 2"
@@ -257,5 +257,5 @@ def test_each_device_has_a_line_of_its_own() -> None:
     assert [str(line) for line in told.lines] == [
         "cpu is right in all 1 checks that it supports in float32; 1 not tried",
         "npu is WRONG in 1 check of 1 in float32; fix aten::mul first",
-        "xpu: no verdict: none of 3 checks was run",
+        "xpu: no verdict: 0 of 3 checks ran",
     ]

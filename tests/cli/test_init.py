@@ -105,12 +105,12 @@ def test_several_shards_are_jobs_of_their_own_and_none_is_refused(
 def test_what_is_there_is_never_overwritten(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository()
     (folder / WAIVERS).write_text("# mine\n", encoding="utf-8")
-    assert f"kept  {WAIVERS}: it is there already\n" in command("init", "autograd").out
+    assert f"kept  {WAIVERS}: it already exists\n" in command("init", "autograd").out
     before = {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES}
     assert before[WAIVERS] == "# mine\n"
     again = command("init", "torch")
     assert again.code == exits.EXIT_CONFORMS
-    assert again.out.splitlines() == [f"kept  {path}: it is there already" for path in init.FILES]
+    assert again.out.splitlines() == [f"kept  {path}: it already exists" for path in init.FILES]
     assert {path: (folder / path).read_text(encoding="utf-8") for path in init.FILES} == before
 
 

@@ -81,7 +81,7 @@ def test_a_stage_of_ones_own_is_judged_in_place_of_the_contract(command: Command
     # From torch 2.15 on its output is no view.
     assert " ".join(on[0].split()).replace(", view_output", "") == (
         "on build-head: model.py:build_head, 143 parameters; integer_input, no_input_grads; "
-        "not asked on it: 21 as it does not take what it puts out"
+        "checks skipped: 21 as its output is not accepted as its input"
     )
     assert_expected_inline(
         re.sub(r"file +\S+\n", "", done.out.replace(f"{on[0]}\n", "")),
@@ -225,7 +225,7 @@ def test_arguments_by_name_are_handed_in_by_position_and_traits_are_found(comman
         ("model.py:Pair", "its forward takes x, y. Return (module, example_args) from the factory"),
         ("model.py:Counts", "gives different outputs for the same arguments, buffers and seed"),
         ("model.py:Narrow", "failed to run forward and backward in torch.float64"),
-        ("model.py:Deaf", "none of its outputs needs a gradient, so there is no backward to judge"),
+        ("model.py:Deaf", "no output requires a gradient, so there is no backward to judge"),
         ("model.py:nested", "argument 0 of its example is a tuple of tensors; expected a tensor"),
         ("model.py:build_blok", "model.py has no 'build_blok'; nearest names: build_block"),
         ("modle.py", "the file 'modle.py' does not exist; nearest files: model.py"),

@@ -168,7 +168,7 @@ def test_two_sessions_on_one_module_have_its_gradients_and_two_on_tied_parameter
 @pytest.mark.parametrize(
     ("program", "names", "options", "expected"),
     [
-        ("F0 replace B0", ("mlp",), {}, "replace comes while micro-batches [0] are in flight"),
+        ("F0 replace B0", ("mlp",), {}, "replace runs while micro-batches [0] are in flight"),
         ("F0 B0", ("mlp",), {"modes": frozenset({"evil"})}, "unknown modes ['evil']"),
         ("F0 B0", ("mlp",), {"modes": frozenset({"autocast"}), "loss": True}, "expected output gradients"),
         ("F0 1F0", ("mlp", "residual"), {"one_module": True}, "one module cannot be 2 stages"),

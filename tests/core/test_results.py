@@ -197,7 +197,7 @@ def test_every_failure_is_raised_in_one_message() -> None:
     assert_expected_inline(
         str(raised.value),
         """\
-2 checks decide against mine:
+mine does not conform, by 2 checks:
 full.a.b: input 0, after B0: wrong
 full.c.d: the kit failed""",
     )
@@ -205,7 +205,7 @@ full.c.d: the kit failed""",
 
 def test_a_failed_should_is_raised_only_where_the_run_is_strict() -> None:
     report(PASSED, SHOULD).raise_if_failed()
-    with pytest.raises(NonConformingError, match="1 checks decide against mine"):
+    with pytest.raises(NonConformingError, match="mine does not conform, by 1 check"):
         report(PASSED, SHOULD, strict=True).raise_if_failed()
 
 

@@ -156,7 +156,7 @@ def test_doctor_shows_what_differs() -> None:
     probe = Probe(device="xla:0", facts={"counts_memory": True, "numerics": flushing.to_dict()})
     versions = dict.fromkeys(("gradconform", "contract", "torch", "python", "platform"), "1.0")
     lines = health_lines(Health(versions=versions, devices=(probe,), targets=()), 120)
-    assert "    told        memory is counted; denormals are flushed to 0" in [line.text for line in lines]
+    assert "    measured    memory is counted; denormals are flushed to 0" in [line.text for line in lines]
 
 
 @pytest.mark.parametrize(

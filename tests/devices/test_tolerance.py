@@ -69,7 +69,7 @@ def test_the_command_judges_by_it_and_says_so(abacus: Path, process: Process) ->
     words = ("gradconform", "run", "off.py", "--device", "cpu,abacus", "--checks", "full.gradients.mlp")
     strict = process(*words, "--device-plugin", "abacus", "--json", "strict.json")
     lenient = process(*words, "--device-plugin", "lenient", "--json", "lenient.json")
-    told = "abacus:0 is judged by the tolerance of its own object: c = 1000 in float32"
+    told = "abacus:0 is judged by the tolerance of its device object: c = 1000 in float32"
     assert (told in strict.stdout, told in lenient.stdout) == (False, True)
     seen = []
     for name in ("strict", "lenient"):

@@ -1,4 +1,4 @@
-"""Pipelines on devices without a communication backend: ranks communicate by gloo over copies on the host."""
+"""Pipelines on devices without a communication backend: ranks communicate by gloo over copies on the CPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_right_split_passes_on_simx_and_a_wrong_one_fails(tmp_path: Path) -> N
     (tmp_path / "doubled.py").write_text(DOUBLED, encoding="utf-8")
     words = ("--schedule", "ZBVZeroBubble", "--checks", "*.two-steps", "--device", "simx")
     printed, right = pipeline(tmp_path, "reference-split", *words)
-    assert "gloo over copies on the host" in printed
+    assert "gloo over copies on the CPU" in printed
     _, wrong = pipeline(tmp_path, "doubled.py", *words)
     check = "pipeline.zbv-zero-bubble.two-steps"
     assert (statuses(right), statuses(wrong)) == ({check: "passed"}, {check: "failed"})

@@ -127,7 +127,7 @@ def test_stages_that_run_in_less_are_not_tried_on_parameters_that_are_not_of_flo
     composition = CASES[check].composition
     assert not lacking(composition, torch.float32)
     assert lacking(composition, torch.bfloat16).endswith(
-        " is of parameters in float32, and torch.bfloat16 is asked for"
+        " requires parameters in float32, got torch.bfloat16"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_failure_shows_no_line_of_the_kit(pytester: pytest.Pytester) -> None:
     assert "gradconform.CheckFailedError: micro-batch 2 missing" in found["a_failed_check"]
     assert "check = <check property.mixed.02[cpu-float32]>" in found["a_failed_check"]
     assert "ContractRun(" not in found["a_failed_check"]
-    assert "gradconform.NonConformingError: 1 checks decide against torch" in found["a_report"]
+    assert "gradconform.NonConformingError: torch does not conform, by 1 check" in found["a_report"]
     assert "own_stage.py:" in defect
 
 

@@ -46,7 +46,7 @@ def test_the_example_joins_the_fixture_and_the_run(
             "*test_own[[]our-block]*",
         ]
     )
-    result.stdout.fnmatch_lines(["* checks on added stages, no part of the contract: 14 passed, 0 failed, *"])
+    result.stdout.fnmatch_lines(["* checks on added stages, not part of the contract: 14 passed, 0 failed, *"])
 
 
 def test_added_checks_take_no_part_in_the_contracts_counts(pytester: pytest.Pytester, double: str) -> None:

@@ -131,7 +131,7 @@ def test_gradients_that_were_there_before_a_callable_runs_are_accumulated_onto()
     ("args", "grads", "told"),
     [
         ([], None, "args is an empty list"),
-        ([(feed()[0],)], (feed()[1],), "args is a list of 1 micro-batches, output_grads has tuple"),
+        ([(feed()[0],)], (feed()[1],), "args is a list of 1 micro-batch, output_grads has tuple"),
         ((feed()[0],), (feed()[1], feed()[1]), "2 output gradients for 1 outputs"),
         ((feed()[0],), None, r"no output_grads for outputs of shapes \[\(4, 3\)\]"),
     ],

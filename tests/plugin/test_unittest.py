@@ -94,7 +94,7 @@ def test_a_process_that_cannot_be_believed_is_an_error_of_the_class(monkeypatch:
     monkeypatch.setattr(made.run_of_checks.guard, "look", lambda: "torch was changed")
     found, told = outcome(made)
     assert len(found.errors) == 1
-    assert "what was judged in this process does not count: torch was changed" in told
+    assert "the results of this process do not count: torch was changed" in told
 
 
 def test_names_of_methods_are_never_alike() -> None:

@@ -123,9 +123,9 @@ class OfLiveOutputs(AutogradSession):
     ("session", "said"),
     [
         (OfOneMicrobatch, "(a second micro-batch in flight, F0 F1 B0 B1): B0 raised KeyError: 0 at "),
-        (OfInputsThatNeedGradients, "fixed, F0 B0): B0 returned 1 input gradients for 2 arguments"),
+        (OfInputsThatNeedGradients, "fixed, F0 B0): B0 returned 1 input gradient for 2 arguments"),
         (OfLastNames, "(one Linear under two names, F0 B0): after F0 param_grads() has no first.bias, first.weight"),
-        (OfLiveOutputs, "(outputs that are let go of, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
+        (OfLiveOutputs, "(outputs that the caller frees, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
     ],
 )
 def test_a_slip_of_an_adapter_is_told_before_anything_is_judged(session: Any, said: str) -> None:

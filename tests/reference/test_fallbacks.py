@@ -270,5 +270,5 @@ def test_a_fallback_is_told_in_a_sentence() -> None:
     stage, x, outputs, grads = made(views_at_two_depths)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters(), explain=True)
     (told,) = map(str, context[0]["explained"])
-    why = "it is used again below one of its uses, where W would meet it twice"
+    why = "it is used again below one of its uses, so W would reach it twice"
     assert told == f"the gradient of a parameter of shape (32,) is computed in I: {why}"

@@ -71,18 +71,18 @@ def without_kit(tmp_path: Path) -> str:
         (
             "step.fsdp-evaluated",
             1,
-            ["rank 1: the gradient of 1.head.weight, behind act 2 (evaluate):", "rank 1:   got      None"],
+            ["rank 1: the gradient of 1.head.weight, after act 2 (evaluate):", "rank 1:   got      None"],
         ),
         (
             "step.batch-norm",
             int(COUNTS_INFERENCE),
-            [f"rank {rank}: buffer {rank}.block.norm.num_batches_tracked, behind act 1" for rank in range(2)]
+            [f"rank {rank}: buffer {rank}.block.norm.num_batches_tracked, after act 1" for rank in range(2)]
             if COUNTS_INFERENCE
             else [],
         ),
         ("step.ddp", 0, ["rank 0: right: all is as in one plain process", "rank 1: right: "]),
         # SequenceParallel trains a norm that is frozen.
-        ("step.pairs.keyword-2", 1, ["rank 0: the gradient of 0.block.norm.weight, behind act 1 (train):"]),
+        ("step.pairs.keyword-2", 1, ["rank 0: the gradient of 0.block.norm.weight, after act 1 (train):"]),
         # A gradient of it is as far from that in float64 as 50 times what others are told apart by.
         pytest.param("step.pairs.sequence-2", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
         pytest.param("step.autocast", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
@@ -102,9 +102,9 @@ def test_a_script_of_torchs_runtime_shows_with_torch_alone_what_the_check_shows(
 @pytest.mark.parametrize(
     ("check", "fault", "wrong"),
     [
-        ("step.ddp", "never_reduced", "the gradient of 0.block.up.weight, behind act 1 (train):"),
-        ("step.fsdp-mixed-auxiliary", "sums_left_rounded", "the gradient of 0.block.auxiliary.tally, behind act 1"),
-        ("step.pairs.sequence-1", "sequence_norm_not_reduced", "the gradient of 0.block.norm.bias, behind act 1"),
+        ("step.ddp", "never_reduced", "the gradient of 0.block.up.weight, after act 1 (train):"),
+        ("step.fsdp-mixed-auxiliary", "sums_left_rounded", "the gradient of 0.block.auxiliary.tally, after act 1"),
+        ("step.pairs.sequence-1", "sequence_norm_not_reduced", "the gradient of 0.block.norm.bias, after act 1"),
     ],
 )
 def test_a_script_of_a_wrong_runtime_fails_and_names_what_is_wrong(

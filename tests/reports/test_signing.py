@@ -236,7 +236,7 @@ PROGRAMS: dict[str, tuple[str | None, str]] = {
         "ended with exit code 1: unknown option -- Y; install Op",
     ),
     "killed": ("kill -9 $$", "ended with SIGKILL: "),
-    "hangs": ("exec sleep 60", "did not end within 0.5 s and was stopped; run it by hand"),
+    "hangs": ("exec sleep 60", "did not end within 0.5 s and was stopped; run it yourself"),
 }
 
 

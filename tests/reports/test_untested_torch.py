@@ -11,7 +11,7 @@ from gradconform.report.terminal import closing
 from gradconform.results import Report
 from gradconform.torch_releases.tested import TESTED, untested
 
-NEWER = "torch 2.99.0 is newer than any that gradconform was tested on, which were torch 2.6 to 2.15"
+NEWER = "torch 2.99.0 is too new: gradconform was tested on torch 2.6 to 2.15"
 
 
 @pytest.mark.parametrize("release", [*(f"{minor}.0" for minor in TESTED), "2.13.7", "2.13.0+cu130"])
@@ -23,9 +23,9 @@ def test_of_a_release_that_was_tested_nothing_is_said(release: str) -> None:
     ("version", "said"),
     [
         ("2.99.0", NEWER),
-        ("2.5.1", "torch 2.5.1 is older than any that gradconform was tested on, which were torch 2.6 to 2.15"),
-        ("2.13.0a0+git1234", "torch 2.13.0a0+git1234 is no release: gradconform was tested on torch 2.6 to 2.15"),
-        ("2.99.0.dev20261122", "torch 2.99.0.dev20261122 is no release: gradconform was tested on torch 2.6 to 2.15"),
+        ("2.5.1", "torch 2.5.1 is too old: gradconform was tested on torch 2.6 to 2.15"),
+        ("2.13.0a0+git1234", "torch 2.13.0a0+git1234 is not a release: gradconform was tested on torch 2.6 to 2.15"),
+        ("2.99.0.dev20261122", "torch 2.99.0.dev20261122 is not a release: gradconform was tested on torch 2.6 to 2.15"),
     ],
 )
 def test_of_any_other_it_is_said_what_was_tested(version: str, said: str) -> None:

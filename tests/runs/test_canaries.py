@@ -33,7 +33,7 @@ def stage_backward(stage_output, output_grads, input_values):
 
 RIGHT = ZEROS.replace("torch.zeros_like(value.grad)", "value.grad")
 
-UNSEEN = "a backward that gives zeros for the gradient of a weight is not failed, but passed"
+UNSEEN = "a backward that returns zeros as the gradient of a weight is not failed, but passed"
 
 #: By what is patched: the code of a wrong target that patches it when it is imported, and what is told of that.
 CHEATS = {
@@ -42,7 +42,7 @@ CHEATS = {
 import gradconform.judge.values
 gradconform.judge.values.compare.__code__ = (lambda *_, **__: iter(())).__code__
 """,
-        "gradconform.judge.values.compare is not what it was before the target was imported",
+        "gradconform.judge.values.compare changed when the target was imported",
     ),
     "a result": (
         """
@@ -155,7 +155,7 @@ def test_what_was_judged_before_is_withdrawn(monkeypatch: pytest.MonkeyPatch, ev
     assert [result.status for result in told[-2:]] == ["error", "error"]
     assert {(result.status, result.kind) for result in report} == {("error", "environment")}
     assert report.exit_code == 4
-    assert all("a backward that gives zeros" in result.message for result in report)
+    assert all("a backward that returns zeros" in result.message for result in report)
 
 
 def test_under_pytest_the_last_check_tells_and_the_report_has_nothing_that_counts(pytester: pytest.Pytester) -> None:
@@ -191,7 +191,7 @@ def test_every_canary_is_judged_as_is_known(monkeypatch: pytest.MonkeyPatch) -> 
     assert [name.partition(".")[2] for name in BACKWARDS] == list(EDITS)
     assert {result.check: result.status for result in told[1:]} == {n: c.status for n, c in BACKWARDS.items()}
     monkeypatch.setattr(Sender, "send", lambda *_: None)
-    assert watching.look() == "gradconform.process.pipes.Sender.send is not what it was before the target was imported"
+    assert watching.look() == "gradconform.process.pipes.Sender.send changed when the target was imported"
 
 
 @pytest.mark.parametrize("name", BACKWARDS)

@@ -139,7 +139,7 @@ def _case(name: str, row: Words) -> StepCase:
         id=f"step.{name}",
         level="MUST",
         requirement=f"A training step MUST give what one plain process gives{with_}.",
-        why="A step that is wrong by a factor, a rank or a micro-batch trains all the same, to a worse model.",
+        why="A step that is wrong by a factor, a rank or a micro-batch still trains, but to a worse model.",
         row=row,
     )
 

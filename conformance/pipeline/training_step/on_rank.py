@@ -14,6 +14,7 @@ from gradconform.adapter import UnsupportedError
 from gradconform.drive.watches import copy_of
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
+from gradconform.naming import count
 from gradconform.pipeline.whole_model import given
 from gradconform.reference.runtime import LOWER
 from gradconform.results import Sort
@@ -67,7 +68,7 @@ class _Seen:
 def lacking(composition: Composition, dtype: torch.dtype) -> str:
     """Return why no runtime can run a composition here; empty if it can run."""
     if composition.precision != "unmixed" and dtype != torch.float32:
-        return f"precision={composition.precision} is of parameters in float32, and {dtype} is asked for"
+        return f"precision={composition.precision} requires parameters in float32, got {dtype}"
     return no_compiler(composition.compiled) if composition.compiled else ""
 
 
@@ -239,9 +240,9 @@ def _without_calls(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | N
 
 
 def _grown(held: Mapping[str, int], before: Mapping[str, int], label: str) -> Judged:
-    for name, count in held.items():
-        if name in before and count > before[name]:
-            yield Finding("alive", name, label, f"it holds {count}, and {before[name]} after the first step: it grows")
+    for name, number in held.items():
+        if name in before and number > before[name]:
+            yield Finding("alive", name, label, f"it grows: it holds {number}; after the first step: {before[name]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class _Judge:
     def _losses(self, losses: Sequence[Tensor]) -> Judged:
         plain, wide = (act.losses[self.replicas.replica] for act in (self.plain, self.wide))
         if len(losses) != len(plain):
-            text = f"expected {len(plain)} losses, one per micro-batch, got {len(losses)}"
+            text = f"expected {count(len(plain), 'loss')}, one per micro-batch, got {len(losses)}"
             yield Finding("missing", "the losses", self.label, text)
         for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
             where = f"the loss of micro-batch {mb}"
@@ -311,10 +312,10 @@ class _Judge:
             if short == CALLS and int(stage) in self.replicas.stages:
                 calls = got.get(name)
                 if calls is None or int(calls) != int(right):
-                    seen = "an unknown number of" if calls is None else int(calls)
+                    seen = "an unknown number of calls" if calls is None else count(int(calls), "call")
                     text = (
                         "a hook that each forward sets on it is not called once for each micro-batch: "
-                        f"{seen} calls by now, expected {int(right)}"
+                        f"{seen} by now, expected {int(right)}"
                     )
                     yield Finding("hooks", f"what stage {stage} receives", self.label, text)
 

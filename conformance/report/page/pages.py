@@ -8,11 +8,12 @@ from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
+from gradconform.naming import count
 from gradconform.reading.comparison import Comparison, compare, surroundings
 from gradconform.report import probed, sections, sentences
 from gradconform.report.comparison import TOLD
 from gradconform.report.device_verdict import is_of_devices, standing_of_devices
-from gradconform.report.lines import Line, count
+from gradconform.report.lines import Line
 from gradconform.results import STATUSES, Report
 
 from .headroom import headroom_by_cell

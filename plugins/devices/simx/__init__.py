@@ -18,7 +18,7 @@ __all__ = ["OPTIONS", "Option", "SimxUnavailableError", "configure", "inject", "
 known_limits = {
     "simulated": "the CPU computes",
     "sparse": "no sparse tensors: torch has no sparse storage for a device of this kind",
-    "pinned memory": "pin_memory refuses: the device has none to pin",
+    "pinned memory": "pin_memory raises: the device has no memory to pin",
     "speed": "every operation is one of the CPU with a copy of its result: nothing here is as fast as the CPU",
 }
 

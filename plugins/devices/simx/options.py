@@ -73,7 +73,7 @@ def _each(complaint: Callable[[str], str | None]) -> Callable[[str], str | None]
 
 
 def _dtype(name: str) -> str | None:
-    return None if name in _DTYPES else f"{name!r} is no dtype; expected some of {nearest(name, _DTYPES)}"
+    return None if name in _DTYPES else f"{name!r} is not a dtype; nearest: {nearest(name, _DTYPES)}"
 
 
 def _operation(name: str) -> str | None:
@@ -81,7 +81,7 @@ def _operation(name: str) -> str | None:
     namespace, colons, short = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), short, None) if colons and namespace and short else None
     if packet is None:
-        return f"{name!r} is no operation; expected one as torch's schemas name it, such as aten::mm"
+        return f"{name!r} is not an operation; expected a name of torch's schemas, such as aten::mm"
     reaches = any(has_kernel(f"{name}.{overload}".removesuffix(".default"), "CPU") for overload in packet.overloads())
     if reaches or name in _OWN_KERNELS:
         return None
@@ -105,13 +105,13 @@ def _moment(value: str) -> str | None:
 
 #: Every option by name; the environment variable is the name in capitals after SIMX_.
 OPTIONS: dict[str, Option] = {
-    "devices": Option("3", "how many indices there are, 2 where nothing is said; fixed once loaded", _count),
+    "devices": Option("3", "number of indices (default: 2); fixed once loaded", _count),
     "memory_limit": Option("1048576", "bytes per index; beyond them `torch.OutOfMemoryError`", _bytes),
-    "no_memory_stats": Option("1", "the memory counters stand still", _flag),
+    "no_memory_stats": Option("1", "the memory counters do not change", _flag),
     "no_dtypes": Option("float64,bfloat16", "dtypes that raise `TypeError`", _each(_dtype)),
-    "narrow_float64": Option("1", "what is asked for as float64 is float32, without a word", _flag),
+    "narrow_float64": Option("1", "float64 tensors are created in float32 without an error", _flag),
     "no_ops": Option("aten::gelu", "operations that raise `NotImplementedError`", _each(_operation)),
-    "cpu_result": Option("aten::gelu", "operations whose result is left on the CPU", _each(_operation)),
+    "cpu_result": Option("aten::gelu", "operations whose result stays on the CPU", _each(_operation)),
     "cpu_fallback": Option("aten::gelu", "operations for which torch copies to the CPU and back", _each(_operation)),
     "tf32": Option(
         "torch",
@@ -126,7 +126,7 @@ OPTIONS: dict[str, Option] = {
     "atomics": Option(
         "1", "`index_add`, `scatter_add` and the gradient of an embedding add in an order of their own", _flag
     ),
-    "own_random": Option("1", "a seed gives other random numbers than on the CPU", _flag),
+    "own_random": Option("1", "a seed draws other random numbers than on the CPU", _flag),
     "bfloat16_accumulate": Option("1", "matrix products and sums in bfloat16 add up in bfloat16", _flag),
     "flush_denormals": Option("1", "denormal results are 0", _flag),
     "nondeterministic": Option("1", "matrix products and sums add up in an order that no seed decides", _flag),
@@ -142,11 +142,9 @@ OPTIONS: dict[str, Option] = {
         _elements,
     ),
     "copying_views": Option("1", "views are copies, so that writes through them are lost", _flag),
-    "mix_with_cpu": Option("1", "tensors of the CPU are accepted beside those of the device", _flag),
-    "one_index": Option("1", "whatever the index, tensors land on index 0", _flag),
-    "late_streams": Option(
-        "1", "what is computed on a side stream is NaN to other streams until that one is waited for", _flag
-    ),
+    "mix_with_cpu": Option("1", "operations accept CPU tensors together with those of the device", _flag),
+    "one_index": Option("1", "tensors are created on index 0, for any index", _flag),
+    "late_streams": Option("1", "results of a side stream are NaN to other streams until these wait for it", _flag),
     "unseeded": Option("1", "random numbers do not depend on the seed", _flag),
     "slow": Option(
         "aten::mm:50", "an operation takes so many milliseconds longer", _pairs("MILLISECONDS", str.isdecimal)

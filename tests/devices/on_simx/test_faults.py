@@ -320,7 +320,7 @@ def test_any_operation_counts_where_none_is_named() -> None:
     [
         ({"wrnog": "1"}, "simx has no option wrnog; nearest: wrong"),
         ({"tf32": "yes"}, "tf32='yes': expected 1, 0 or torch"),
-        ({"no_dtypes": "float65"}, "no_dtypes='float65': 'float65' is no dtype; expected some of float64"),
+        ({"no_dtypes": "float65"}, "no_dtypes='float65': 'float65' is not a dtype; nearest: float64"),
         ({"no_ops": "aten::gelo"}, "'aten::gelo' is no operation"),
         ({"no_ops": "gelu"}, "'gelu' is no operation"),
         ({"no_ops": "aten::linear"}, "'aten::linear' never reaches the device: torch composes it"),
