@@ -70,7 +70,7 @@ def _kind_of(node: Node) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of the graph behind some roots.
+    """The shape of the graph below some roots.
 
     ``code`` has each node in the order of its number: its kind, then for each edge the number of the target node, -1
     for none. An output of that node other than the first follows as ``-1 - output``. ``roots`` has node and output of
@@ -106,7 +106,7 @@ class Graph:
 
 
 def walk(roots: Sequence[GradientEdge], inputs: Iterable[Node], trained: Mapping[int, Tensor]) -> Graph:
-    """Return the walked graph behind ``roots``; ``trained`` has the parameters by their ids."""
+    """Return the walked graph below ``roots``; ``trained`` has the parameters by their ids."""
     nodes = list(dict.fromkeys(edge.node for edge in roots))
     numbers: dict[Node | None, int] = {None: -1, **{node: number for number, node in enumerate(nodes)}}
     code: list[Kind | int] = []

@@ -43,7 +43,7 @@ def recomputes(roots: Iterable[Root]) -> bool:
 
 
 def nodes_behind(roots: Iterable[Root]) -> Iterator[Node]:
-    """Yield every node of the graph behind ``roots`` once."""
+    """Yield every node of the graph below ``roots`` once."""
     waiting = [edge_of(root).node for root in roots]
     seen = set(waiting)
     while waiting:

@@ -59,7 +59,7 @@ class GroupPlan:
 
     ``sides`` has for each use the places of its edges that lead to the parameters, if all uses are products. W can then
     also start below these edges, with the gradients of the factors. They are ``direct`` if one of them ends at a
-    matrix. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that one comes later.
+    matrix. A group ``overlaps`` if another one shares a use, and shares it ``again`` if that one is later.
     """
 
     parameters: tuple[ParameterPlan, ...]

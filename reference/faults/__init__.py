@@ -1,4 +1,4 @@
-"""Deliberately wrong implementations, one idea each, on top of gradconform.reference.split."""
+"""The faults: deliberately wrong implementations with one mistake each, made from gradconform.reference.split."""
 
 from . import (  # noqa: F401 (each registers its faults)
     accumulation,

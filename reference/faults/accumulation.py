@@ -1,4 +1,4 @@
-"""Faults of accumulation: what a micro-batch adds to the gradients that stand."""
+"""Faults of accumulation: how a micro-batch's gradients are added to earlier ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .registry import fault
 )
 @alters(param_grads)
 def overwrite(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-    """Each micro-batch's parameter gradients replace those that stand."""
+    """Each micro-batch's parameter gradients replace the accumulated ones."""
     parameter.grad = None
     return added
 
@@ -39,14 +39,14 @@ def doubled() -> Target:
     cause=({"kind": "missing", "microbatches": [1]}, {"kind": "only", "microbatches": [0]}),
 )
 def first_microbatch_only() -> Target:
-    """Where a gradient stands already, nothing is added."""
+    """If a parameter already has a gradient, nothing is added to it."""
     return target(param_grads(lambda parameter, added, _: added if parameter.grad is None else torch.zeros_like(added)))
 
 
 @fault("accumulate.iterations.*-3", cause={"kind": "scaled", "factors": [0.5]})
 @alters(param_grads)
 def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-    """A running mean takes the place of the sum."""
+    """Parameter gradients are a running mean instead of a sum."""
     if parameter.grad is None:
         return added
     parameter.grad = parameter.grad * 0.5
@@ -61,7 +61,7 @@ def averaged_with_what_stands(parameter: nn.Parameter, added: Tensor, _: Graph) 
 )
 @alters(per_session)
 def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
-    """From the sixth micro-batch of a session on, gradients are added twice."""
+    """From the sixth micro-batch of a session on, parameter gradients are added twice."""
     calls: Counter[int] = Counter()
 
     def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
@@ -74,7 +74,7 @@ def wrong_after_the_fifth_call(_: StageSpec) -> Functions:
 @fault("accumulate.prior.*", cause={"kind": "overwritten", "microbatches": [0]}, takes="found=prior")
 @alters(param_grads)
 def first_call_assigns(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-    """The first micro-batch of a module assigns, whatever stands there; the others add."""
+    """The first micro-batch of a module overwrites an existing gradient; the others add to it."""
     if not vars(parameter).get("met"):
         vars(parameter)["met"] = True
         parameter.grad = None
@@ -84,7 +84,7 @@ def first_call_assigns(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tens
 @fault("accumulate.steps.*-zero-none", "accumulate.steps.*-zero-fill", cause="added")
 @alters(per_session)
 def written_behind_zero_grad(_: StageSpec) -> Functions:
-    """The sum is kept by the implementation and written to .grad, so that zero_grad clears a copy."""
+    """The implementation stores the sum and copies it to .grad, so that zero_grad clears only the copy."""
     sums: dict[int, Tensor] = {}
 
     def edit(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
@@ -102,14 +102,14 @@ def written_behind_zero_grad(_: StageSpec) -> Functions:
     cause={"kind": "divided", "names": ["the number of micro-batches"]},
 )
 def divided_by_microbatches() -> Target:
-    """Parameter gradients are divided by the number of micro-batches, though the loss is not."""
+    """Parameter gradients are divided by the number of micro-batches, although the loss is not."""
     return per_session(lambda spec: param_grads(lambda _, added, __: added / spec.n_microbatches))
 
 
 @fault("accumulate.in_place.*")
 @alters(param_grads)
 def new_tensor_per_microbatch(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
-    """The sum moves to a new tensor with every micro-batch, out of the bucket that .grad was a view of."""
+    """The sum moves to a new tensor with every micro-batch, and leaves the bucket that .grad was a view of."""
     if parameter.grad is not None:
         parameter.grad = parameter.grad.clone()
     return added
@@ -118,7 +118,7 @@ def new_tensor_per_microbatch(parameter: nn.Parameter, added: Tensor, _: Graph) 
 @fault("accumulate.reused_input.*", cause="added", takes="found=same-arguments")
 @alters(each_input_grad)
 def running_sum_of_an_input(value: Any, grad: Tensor) -> Tensor | None:
-    """An input's gradient is accumulated in its .grad, and what stands there is returned."""
+    """An input's gradient is accumulated in its .grad, and the sum is returned."""
     if value.is_leaf:
         value.grad = grad if value.grad is None else value.grad + grad
     return value.grad if value.is_leaf else grad

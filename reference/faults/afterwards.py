@@ -1,4 +1,4 @@
-"""Faults of what is left afterwards: settings of the process, what was handed over, and what is stored."""
+"""Faults after a backward: changed process settings, changed arguments, and the form of stored gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .registry import fault
 
 @fault("state.process.*", takes="watched=state")
 def deterministic_algorithms_left_on() -> Target:
-    """B and W turn deterministic algorithms on and leave them so."""
+    """B and W turn deterministic algorithms on and do not restore the setting."""
 
     def turn_on(_: Any) -> None:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
@@ -30,44 +30,44 @@ def deterministic_algorithms_left_on() -> Target:
 
 @fault("state.process.*", takes="watched=state")
 def default_dtype_left_changed() -> Target:
-    """B and W compute in float32 by default, and leave that so."""
+    """B and W set the default dtype to float32 and do not restore it."""
     return stored_as(lambda _: torch.set_default_dtype(torch.float64))
 
 
 @fault("state.process.*", takes="watched=state")
 def threads_left_changed() -> Target:
-    """B and W use another number of threads, and leave that so."""
+    """B and W set another number of threads and do not restore it."""
     return stored_as(lambda _: torch.set_num_threads(torch.get_num_threads() + 1))
 
 
 @fault("state.process.*", takes="watched=state")
 def python_seeded() -> Target:
-    """B and W seed Python's random numbers, so that their caller draws the same each time."""
+    """B and W seed Python's random numbers, so that their caller draws the same numbers each time."""
     return stored_as(lambda _: random.seed(0))
 
 
 @fault("state.process.*", takes="watched=state")
 def numpy_seeded() -> Target:
-    """B and W seed NumPy's random numbers, so that their caller draws the same each time."""
+    """B and W seed NumPy's random numbers, so that their caller draws the same numbers each time."""
     return stored_as(lambda _: np.random.seed(0))  # noqa: NPY002 (what many libraries call)
 
 
 @fault("state.process.*", takes="watched=state")
 def warnings_left_off() -> Target:
-    """B and W turn a warning off and leave that so."""
+    """B and W turn a warning off and do not restore it."""
     return stored_as(lambda _: warnings.filterwarnings("ignore", message="a backward"))
 
 
 @fault("state.process.*", takes="watched=state")
 def variable_left_set() -> Target:
-    """B and W set an environment variable and leave it so."""
+    """B and W set an environment variable and do not remove it."""
     return stored_as(lambda _: os.environ.update(CUDA_LAUNCH_BLOCKING="1"))
 
 
 @fault("state.handed.list-output-*", "state.handed.nested-output-*")
 @alters(with_session)
 class ListsOfOutputGradsEmptied(Backwards):
-    """The lists and dicts of output gradients are emptied once they are used, to free their memory."""
+    """The lists and dicts of output gradients are emptied after use, to free their memory."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         found = backward(mb, output_grads)
@@ -99,7 +99,7 @@ def hooks_left_on_inputs() -> Target:
 
 @fault("*.gradients.mlp")
 def accumulated_gradients_require_grad() -> Target:
-    """What is accumulated requires a gradient itself."""
+    """Accumulated gradients require a gradient themselves."""
 
     def tracked(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -111,7 +111,7 @@ def accumulated_gradients_require_grad() -> Target:
 
 @fault("state.stored_layout.*", shows_by="memory")
 def gradients_stored_transposed() -> Target:
-    """Gradients are stored with their first and last dimension changed about in memory."""
+    """Gradients are stored with their first and last dimension swapped in memory."""
 
     def transposed(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Faults of aliasing: gradients that share storage, or that are overwritten after they were handed out."""
+"""Faults of aliasing: gradients that share storage, or that are overwritten after their return."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .registry import fault
 @fault("state.returned.*")
 @alters(per_session)
 def returned_buffer_reused(_: StageSpec) -> Functions:
-    """Input gradients are returned in one buffer per slot, which the next micro-batch fills again."""
+    """Input gradients are returned in one buffer per slot, which the next micro-batch overwrites."""
     buffers: dict[tuple[Any, ...], Tensor] = {}
 
     def stored(slot: int, grad: Tensor | None) -> Tensor | None:
@@ -48,7 +48,7 @@ def returned_buffer_reused(_: StageSpec) -> Functions:
 
 @fault("state.returned_owned.added-parameter-*", cause={"kind": "written_over", "action": "overwrite0"})
 def returned_gradient_stored() -> Target:
-    """A parameter whose gradient is also an input's is given the tensor that was returned, which is its caller's."""
+    """If a parameter's gradient is also an input's, .grad is the returned tensor, which belongs to the caller."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         parameters = Graph.behind(outputs).parameters()
@@ -81,7 +81,7 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
 @fault("state.returned.mlp-*", "state.returned.sum-of-inputs-*")
 @alters(per_session)
 def returned_gradient_summed_into(_: StageSpec) -> Functions:
-    """The gradient returned for the first micro-batch is also the buffer in which later ones are summed for logging."""
+    """The gradient returned for the first micro-batch is also a buffer that sums the later ones for logging."""
     first: dict[int, Tensor] = {}
 
     def edit(_: Sequence[Any], grads: Grads) -> Grads:
@@ -94,7 +94,7 @@ def returned_gradient_summed_into(_: StageSpec) -> Functions:
 
 
 def _adopt(parameters: Iterable[nn.Parameter], given: Sequence[Tensor]) -> None:
-    """Let ``.grad`` be the output gradient itself where the two are equal."""
+    """Set ``.grad`` to the output gradient itself if the two are equal."""
     for parameter in parameters:
         for grad in given:
             if parameter.grad is not None and parameter.grad.shape == grad.shape and torch.equal(parameter.grad, grad):
@@ -102,7 +102,7 @@ def _adopt(parameters: Iterable[nn.Parameter], given: Sequence[Tensor]) -> None:
 
 
 def _by_reference(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> tuple[Grads, Context]:
-    """Let the weight context hold the output gradients themselves in place of copies of them."""
+    """Let the weight context hold the output gradients themselves instead of copies."""
     found, groups = RIGHT.input_pass(outputs, grads, inputs, weights)
     given = tensors(grads)
     for group in groups:
@@ -115,13 +115,13 @@ def _by_reference(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any)
 
 @fault("state.receive_buffer.*", cause={"kind": "received_over", "action": "receive0"}, takes="caller=receives")
 def output_gradient_kept() -> Target:
-    """The weight context holds the output gradients themselves, and W reads what has come into them since."""
+    """The weight context stores the caller's output gradients, so W reads values that were written to them later."""
     return target(replace(RIGHT, input_pass=_by_reference))
 
 
 @fault("state.stored_storage.bare-bias-*", "state.output_grads.bare-bias-*")
 def output_gradient_stored() -> Target:
-    """A parameter gradient that equals the output gradient is the output gradient, and is added to in place."""
+    """A parameter gradient that equals the output gradient is that same tensor, and is added to in place."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         parameters = Graph.behind(outputs).parameters()
@@ -152,7 +152,7 @@ def two_parameters_share_a_buffer(parameters: list[nn.Parameter]) -> None:
 @fault("state.params.mlp-*", "state.stored_storage.mlp-*")
 @alters(stored_as)
 def gradient_written_into_the_parameter(parameters: list[nn.Parameter]) -> None:
-    """A parameter's gradient lies in the parameter's own storage."""
+    """A parameter's gradient shares the parameter's storage."""
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.layout == torch.strided and parameter.dim() == 1:
             parameter.grad = parameter.data.copy_(parameter.grad)
@@ -161,14 +161,14 @@ def gradient_written_into_the_parameter(parameters: list[nn.Parameter]) -> None:
 @fault("state.returned_storage.sum-of-inputs-*")
 @alters(backwards)
 def output_gradient_returned(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """Where an input's gradient equals the output gradient, the output gradient itself is returned."""
+    """If an input's gradient equals the output gradient, the output gradient itself is returned."""
     found = run(outputs, grads, inputs)
     return tuple(next((given for given in tensors(grads) if _equal(given, grad)), grad) for grad in found)
 
 
 @fault("state.returned_storage.*", shows_by="memory")
 def gradient_returned_in_the_input() -> Target:
-    """An input's gradient is returned as a view of the input, whose values are not needed any more."""
+    """An input's gradient is returned as a view of the input and overwrites its values."""
     return target(
         each_input_grad(lambda value, grad: grad if isinstance(value, nn.Parameter) else value.data.copy_(grad))
     )
@@ -177,7 +177,7 @@ def gradient_returned_in_the_input() -> Target:
 @fault("state.returned_same_args.*")
 @alters(input_grads)
 def grad_attribute_of_the_input_returned(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """What is returned is the .grad of the input, to which the next micro-batch of the same input adds."""
+    """The .grad of the input is returned, to which the next micro-batch of the same input adds."""
     found: list[Tensor | None] = []
     for value, grad in zip(inputs, grads, strict=True):
         if grad is not None and value.is_leaf and not isinstance(value, nn.Parameter):

@@ -1,4 +1,4 @@
-"""Small changes to the right implementation, of which faults are made, and what some have to know of a graph."""
+"""Functions that make a fault from the right implementation by one change, and the graph that some of them read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gradconform.trees import leaves, tensors
 
 
 class Graph:
-    """The graph behind some nodes, walked breadth first; ``depth`` is the least number of steps from a root."""
+    """The graph below some nodes, walked breadth first; ``depth`` is the least number of steps from a root."""
 
     def __init__(self, roots: Iterable[Node]) -> None:
-        """Walk; nothing is computed."""
+        """Walk the graph from ``roots``."""
         self.depth: dict[Node, int] = {}
         self.users: dict[Node, list[Node]] = {}
         level = list(dict.fromkeys(roots))
@@ -39,12 +39,12 @@ class Graph:
 
     @classmethod
     def behind(cls, outputs: Any) -> Graph:
-        """Return the graph behind the tensors of ``outputs``."""
+        """Return the graph below the tensors of ``outputs``."""
         return cls(get_gradient_edge(output).node for output in tensors(outputs) if output.requires_grad)
 
     @classmethod
     def of_context(cls, groups: list[dict[str, Any]]) -> Graph:
-        """Return the graph behind a weight context; an empty one where the context was used up."""
+        """Return the graph below a weight context; an empty one if the context was used."""
         return cls(node for group in groups for node in group.get("intermediates", ()))
 
     def leaves(self) -> list[Tensor]:
@@ -52,7 +52,7 @@ class Graph:
         return [node.variable for node in self.depth if hasattr(node, "variable")]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters met."""
+        """Return the parameters in the graph."""
         return [leaf for leaf in self.leaves() if isinstance(leaf, nn.Parameter)]
 
     def users_of(self, leaf: Tensor) -> list[Node]:
@@ -60,12 +60,12 @@ class Graph:
         return self.users.get(get_gradient_edge(leaf).node, [])
 
     def apart(self, leaf: Tensor) -> int:
-        """Return how many steps lie between the shallowest and the deepest use of ``leaf``."""
+        """Return the number of steps between the shallowest and the deepest use of ``leaf``."""
         depths = [self.depth[user] for user in self.users_of(leaf)]
         return max(depths, default=0) - min(depths, default=0)
 
     def input_path(self) -> set[Node]:
-        """Return the nodes that lead to an input, which is a leaf that is no parameter."""
+        """Return the nodes that lead to an input, a leaf that is not a parameter."""
         reached = {get_gradient_edge(leaf).node for leaf in self.leaves() if not isinstance(leaf, nn.Parameter)}
         level = list(reached)
         while level:
@@ -99,7 +99,7 @@ RIGHT = Functions()
 
 
 class _Opened(FunctionsAdapter):
-    """The kit's own adapter for functions, with functions or a session made anew for every stage that is opened."""
+    """The kit's adapter for functions, with new functions or a new session for every opened stage."""
 
     def __init__(self, open_: Callable[[nn.Module, StageSpec], FunctionsSession], claims: dict[str, Any]) -> None:
         super().__init__("fault", RIGHT.named(), {**split.gradconform_capabilities, **claims})
@@ -116,17 +116,17 @@ def _target(open_: Callable[[nn.Module, StageSpec], FunctionsSession], claims: d
 
 
 def target(functions: Functions, **claims: Any) -> Target:
-    """Return a target of functions that keep no state, or keep it in the process."""
+    """Return a target of functions that keep no state, or that keep it in the process."""
     return _target(lambda stage, spec: FunctionsSession(functions.named(), stage, spec), claims)
 
 
 def per_session(make: Callable[[StageSpec], Functions], **claims: Any) -> Target:
-    """Return a target whose functions are made for each session, so that they can keep state of its own."""
+    """Return a target that makes new functions for each session, so that they can keep its state."""
     return _target(lambda stage, spec: FunctionsSession(make(spec).named(), stage, spec), claims)
 
 
 def with_session(session: type[FunctionsSession], functions: Functions = RIGHT, **claims: Any) -> Target:
-    """Return a target whose functions are right and whose session is not."""
+    """Return a target with right functions and a wrong session."""
     return _target(lambda stage, spec: session(functions.named(), stage, spec), claims)
 
 
@@ -134,7 +134,7 @@ Wrong = TypeVar("Wrong", bound=Callable[..., Any])
 
 
 def alters(way: Callable[[Wrong], Functions | Target]) -> Callable[[Wrong], Callable[[], Target]]:
-    """Make a fault of what does something wrong: an edit, a function or a session, such as ``way`` takes."""
+    """Return a decorator that makes a fault from an edit, a function or a session, the argument of ``way``."""
 
     def decorate(wrong: Wrong) -> Callable[[], Target]:
         @functools.wraps(wrong, updated=())
@@ -148,12 +148,12 @@ def alters(way: Callable[[Wrong], Functions | Target]) -> Callable[[Wrong], Call
 
 
 def replaces(name: str) -> Callable[[Callable[..., Any]], Callable[[], Target]]:
-    """Make a fault of what stands in the place of one of the three functions: full, input_pass or weight_pass."""
+    """Return a decorator that makes a fault from a replacement of full, input_pass or weight_pass."""
     return alters(lambda wrong: Functions(**{name: wrong}))
 
 
 class Backwards(FunctionsSession):
-    """Runs B and I through one method."""
+    """A session that runs B and I through one method."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         """Run B or I."""
@@ -167,7 +167,7 @@ class Backwards(FunctionsSession):
 
 
 class Forgiving(FunctionsSession):
-    """Does nothing in a W that has no context."""
+    """A session whose W does nothing without a context."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         return super().backward_weight(mb) if mb in self._contexts else None
@@ -180,9 +180,9 @@ Around = Callable[[Callable[..., Grads], Any, Any, Sequence[Any]], Grads]
 
 
 def backwards(around: Around, functions: Functions = RIGHT) -> Functions:
-    """Run B and I inside ``around(run, outputs, grads, inputs)``, which may call ``run`` with such three.
+    """Run B and I inside ``around(run, outputs, grads, inputs)``, which may call ``run`` with these three.
 
-    It returns one gradient per input, as ``run`` does; an I that is not run leaves nothing for its W.
+    It returns one gradient per input, as ``run`` does. If it does not run an I, the W has no context.
     """
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
@@ -203,7 +203,7 @@ def backwards(around: Around, functions: Functions = RIGHT) -> Functions:
 def weight_passes(
     around: Callable[[Callable[..., Grads], list[nn.Parameter], Context], Any], functions: Functions = RIGHT
 ) -> Functions:
-    """Run W inside ``around(run, parameters, groups)``, which calls ``run`` with such two; gradients are returned."""
+    """Run W inside ``around(run, parameters, groups)``, which calls ``run`` with these two; gradients are returned."""
 
     def weight_pass(weights: Weights, groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
         def run(chosen: list[nn.Parameter], given: Context, *, retain: bool = retain_graph) -> Grads:
@@ -217,7 +217,7 @@ def weight_passes(
 
 
 def input_passes(around: Callable[[Callable[[], Passed], list[Any], list[nn.Parameter]], Passed]) -> Functions:
-    """Run I inside ``around(run, outputs, parameters)``, which calls ``run`` and returns what I does."""
+    """Run I inside ``around(run, outputs, parameters)``, which calls ``run`` and returns the result of I."""
 
     def input_pass(outputs: list[Any], grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
         parameters = list(weights)
@@ -244,7 +244,7 @@ def accumulating(
 
 
 def after_backwards(act: Callable[[Any, Any, Sequence[Any]], object]) -> Functions:
-    """Do something more after B and I, with their arguments."""
+    """Call a function after B and I, with their arguments."""
 
     def around(run: Callable[..., Grads], *given: Any) -> Grads:
         found = run(*given)
@@ -268,7 +268,7 @@ def keeping(what: Callable[[Any, Any, Sequence[Any]], Iterable[Any]]) -> Target:
 
 
 def flat(outputs: Any, grads: Any) -> tuple[list[Any], Any]:
-    """Return outputs as a list and, where the gradients mirror them, the gradients too; else these as they are."""
+    """Return outputs as a list, and the gradients too if they mirror them; else the gradients unchanged."""
     wanted = list(leaves(outputs))
     given = list(leaves(grads))
     listed = [path for path, _ in wanted] == [path for path, _ in given]
@@ -278,7 +278,7 @@ def flat(outputs: Any, grads: Any) -> tuple[list[Any], Any]:
 def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = RIGHT) -> Functions:
     """Edit the output gradients: ``edit(outputs, grads)``, outputs in a list, and gradients too if they mirror them.
 
-    A backward that starts at a loss is left alone.
+    A backward from a loss is not changed.
     """
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
@@ -291,7 +291,7 @@ def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = R
 
 
 def each_output_grad(edit: Callable[[Any, Any], Any]) -> Target:
-    """Return a target that edits each output gradient, ``edit(output, grad)``, where they mirror the outputs."""
+    """Return a target that edits each output gradient, ``edit(output, grad)``, if they mirror the outputs."""
 
     def every(outputs: list[Any], grads: Any) -> Any:
         return list(map(edit, outputs, grads)) if isinstance(grads, list) else grads
@@ -303,7 +303,7 @@ def each_output_grad(edit: Callable[[Any, Any], Any]) -> Target:
 
 
 def input_grads(edit: Callable[[Sequence[Any], Grads], Grads], functions: Functions = RIGHT) -> Functions:
-    """Edit what B and I return: ``edit(inputs, grads)``."""
+    """Edit the results of B and I: ``edit(inputs, grads)``."""
     return backwards(lambda run, *given: edit(given[-1], run(*given)), functions)
 
 
@@ -323,10 +323,10 @@ ParameterEdit = Callable[[nn.Parameter, Tensor, Graph], Tensor]
 
 @contextlib.contextmanager
 def edited(parameters: Iterable[nn.Parameter], graph: Graph, edit: ParameterEdit) -> Iterator[None]:
-    """Edit the gradient of each parameter on its way to ``.grad``, by hooks that are gone afterwards."""
+    """Edit the gradient of each parameter on its way to ``.grad``, by temporary hooks."""
 
     def hook_of(parameter: nn.Parameter) -> Callable[[Tensor | None], Tensor | None]:
-        # A custom function may give None, for which autograd calls hooks all the same.
+        # A custom function may return None, and autograd still calls the hooks.
         return lambda grad: None if grad is None else edit(parameter, grad, graph)
 
     handles = [parameter.register_hook(hook_of(parameter)) for parameter in parameters if parameter.requires_grad]
@@ -338,7 +338,7 @@ def edited(parameters: Iterable[nn.Parameter], graph: Graph, edit: ParameterEdit
 
 
 def param_grads(edit: ParameterEdit, functions: Functions = RIGHT) -> Functions:
-    """Edit what B and W add: ``edit(parameter, added, graph)``, called before it is added."""
+    """Edit each gradient before B or W adds it: ``edit(parameter, added, graph)``."""
     return accumulating(lambda parameters, graph: edited(parameters, graph, edit), functions)
 
 
@@ -348,7 +348,7 @@ def every_grad(edit: Callable[[Tensor], Tensor]) -> Functions:
 
 
 def without(dropped: Callable[[nn.Parameter, Graph], bool]) -> Target:
-    """Return a target that leaves out the gradients of the parameters for which ``dropped(parameter, graph)`` holds."""
+    """Return a target that drops the gradients of parameters for which ``dropped(parameter, graph)`` is true."""
 
     @contextlib.contextmanager
     def leaving_out(parameters: Sequence[nn.Parameter], graph: Graph) -> Iterator[None]:
@@ -363,7 +363,7 @@ def without(dropped: Callable[[nn.Parameter, Graph], bool]) -> Target:
 
 
 def stored_as(replace_grads: Callable[[list[nn.Parameter]], object]) -> Target:
-    """Return a target that lets ``replace_grads`` put other tensors into ``.grad`` once B or W has run."""
+    """Return a target that calls ``replace_grads`` after B or W, to put other tensors into ``.grad``."""
 
     @contextlib.contextmanager
     def replacing(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:

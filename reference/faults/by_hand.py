@@ -1,4 +1,4 @@
-"""Faults of pairing inside a weight context: the tuple of gradients that it holds per node."""
+"""Faults of pairing inside a weight context, in its tuple of gradients per node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _tuples(edit: Callable[[Grads], Grads]) -> Functions:
     cause={"kind": "outputs_missing", "names": ["slot"], "slots": [1, 2]},
 )
 def first_of_a_node_only() -> Target:
-    """Of the gradients of a node's outputs only the first is used."""
+    """Only the first gradient of a node's outputs is used."""
     return target(_tuples(lambda grads: grads[:1]))
 
 
@@ -43,7 +43,7 @@ def first_of_a_node_only() -> Target:
     cause={"kind": "outputs_missing", "names": ["slot"], "slots": [1]},
 )
 def last_of_a_node_dropped() -> Target:
-    """Of the gradients of a node's outputs the last but the first is dropped."""
+    """The second to last gradient of a node's outputs is dropped."""
     return target(_tuples(lambda grads: grads if len(grads) < 2 else (*grads[:-2], None, grads[-1])))
 
 
@@ -54,7 +54,7 @@ def last_of_a_node_dropped() -> Target:
     cause="none_shifts",
 )
 def none_shifts_the_slots_of_a_node() -> Target:
-    """None is filtered out of a node's gradients, so that those behind it move up a slot."""
+    """None is filtered out of a node's gradients, so that the later ones move up a slot."""
     return target(_tuples(lambda grads: tuple(grad for grad in grads if grad is not None)))
 
 
@@ -63,7 +63,7 @@ def none_shifts_the_slots_of_a_node() -> Target:
 )
 @alters(_tuples)
 def all_none_refused(grads: Grads) -> Grads:
-    """A node all of whose gradients are None is refused."""
+    """A node is refused if all its gradients are None."""
     if all(grad is None for grad in grads):
         msg = "no gradient reached this node"
         raise RuntimeError(msg)
@@ -78,7 +78,7 @@ def all_none_refused(grads: Grads) -> Grads:
     cause="output_grads_summed",
 )
 def outputs_of_a_node_summed_into_the_first() -> Target:
-    """The gradients of all outputs of a node are added up and given to its first."""
+    """The gradients of all outputs of a node are added up and passed to its first output."""
 
     def summed(grads: Grads) -> Grads:
         present = [grad for grad in grads if grad is not None]

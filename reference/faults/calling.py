@@ -1,4 +1,4 @@
-"""Faults of how a session is called: in what order, and what its caller does in between."""
+"""Faults that depend on the calls of a session: their order, and the caller's changes between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .registry import fault
 @fault("space.split.mixed-*", cause={"kind": "missing", "microbatches": [1]}, takes="order=mixed")
 @alters(with_session)
 class SplitOrFullAtTheFirstBackward(FunctionsSession):
-    """The first backward decides for all whether it is split: behind a B, W does nothing."""
+    """The first backward decides whether all are split: after a B, W does nothing."""
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         vars(self)["full"] = True
@@ -31,7 +31,7 @@ class SplitOrFullAtTheFirstBackward(FunctionsSession):
 @fault("accumulate.iterations.full-3", cause="cleared", takes="order=at-once mixed")
 @alters(with_session)
 class ForwardBehindABackwardBeginsAStep(FunctionsSession):
-    """A forward that comes behind a B is taken for the first of a step: what has accumulated in this one is let go."""
+    """A forward after a B is taken for the first of a step, and the gradients of the current step are dropped."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         if vars(self).pop("accumulated", False):
@@ -55,7 +55,7 @@ def _largest(grads: Any) -> float:
 @fault("space.split.overwrites-*", takes="caller=overwrites")
 @alters(with_session)
 class ScaledByWhatWasReturned(FunctionsSession):
-    """W takes the scale of its gradients from the input gradients that I has returned, as if nobody wrote to them."""
+    """W reads the scale of its gradients from the returned input gradients, which their owner may overwrite."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         found = super().backward_input(mb, output_grads)

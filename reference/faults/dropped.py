@@ -1,4 +1,4 @@
-"""Faults that drop a part: of the parameters, of the outputs, of the stages that need a backward at all."""
+"""Faults that drop a part: some parameters, some outputs, or the whole backward of some stages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def biases() -> Target:
     cause="never_accumulated",
 )
 def embeddings() -> Target:
-    """The table of an Embedding gets no gradient."""
+    """The weight of an Embedding gets no gradient."""
     return without(lambda parameter, graph: _used_by(parameter, graph, "Embedding"))
 
 
@@ -67,7 +67,7 @@ def _used_by(parameter: nn.Parameter, graph: Graph, kind: str) -> bool:
 )
 @alters(without)
 def parameter_only_paths(parameter: nn.Parameter, graph: Graph) -> bool:
-    """A parameter that meets no input at its first use gets no gradient."""
+    """A parameter whose first use involves no input gets no gradient."""
     path = graph.input_path()
     return bool(path) and not any(user in path for user in graph.users_of(parameter))
 
@@ -87,7 +87,7 @@ def complex_parameters() -> Target:
 @fault("*.gradients.parameter-only-outputs", "*.gradients.parameter-only-output", cause="never_accumulated")
 @alters(each_output_grad)
 def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
-    """The backward starts only at outputs from which an input can be reached."""
+    """The backward starts only at outputs that depend on an input."""
     reaches = isinstance(output, Tensor) and output.requires_grad and Graph.behind(output).input_path()
     return grad if reaches else None
 
@@ -103,7 +103,7 @@ def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
 def stages_whose_inputs_need_no_gradient(
     run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]
 ) -> Grads:
-    """Where no input needs a gradient, nothing is done at all."""
+    """If no input requires a gradient, no backward runs."""
     needed = any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
     return run(outputs, grads, inputs) if needed else (None,) * len(inputs)
 
@@ -134,7 +134,7 @@ def outputs_beyond_the_second() -> Target:
 @fault("full.gradients.nested-output", "full.gradients.lstm", cause="nested")
 @replaces("full")
 def nested_outputs(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """Outputs inside a tuple or dict of a tuple are passed over."""
+    """Outputs inside a tuple or dict of a tuple are ignored."""
     if isinstance(outputs, tuple) and isinstance(grads, tuple) and len(grads) == len(outputs):
         pairs = [pair for pair in zip(outputs, grads, strict=True) if not isinstance(pair[0], (tuple, dict))]
         outputs, grads = [output for output, _ in pairs], [grad for _, grad in pairs]
@@ -159,7 +159,7 @@ def output_returned_twice(outputs: list[Any], grads: Any) -> Any:
 )
 @alters(weight_passes)
 def stages_with_a_frozen_parameter(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-    """W does nothing where any parameter is frozen."""
+    """W does nothing if any parameter is frozen."""
     if all(parameter.requires_grad for parameter in parameters):
         run(parameters, groups)
 
@@ -171,7 +171,7 @@ def stages_with_a_frozen_parameter(run: Callable[..., Grads], parameters: list[n
     cause="not_computed",
 )
 def outputs_that_are_leaves() -> Target:
-    """An output without a grad_fn is taken for one that needs no gradient."""
+    """An output without a grad_fn is treated as one that requires no gradient."""
     return each_output_grad(
         lambda output, grad: None if isinstance(output, Tensor) and output.grad_fn is None else grad
     )
@@ -194,7 +194,7 @@ def outputs_that_are_views(outputs: list[Any], grads: Any) -> Any:
 
 @contextlib.contextmanager
 def _later_uses_cut(graph: Graph, leaves: Sequence[Tensor]) -> Iterator[None]:
-    """Let no gradient pass from any user of a leaf but the first."""
+    """Stop the gradients of all uses of a leaf except the first."""
     handles: list[Any] = []
     for leaf in leaves:
         node = get_gradient_edge(leaf).node
@@ -222,7 +222,7 @@ def _later_uses_cut(graph: Graph, leaves: Sequence[Tensor]) -> Iterator[None]:
     cause="uses_missing",
 )
 def later_uses_of_a_tied_weight() -> Target:
-    """Of the uses of a parameter only the first that is met counts."""
+    """Only the first use of a parameter counts."""
     return target(accumulating(lambda _, graph: _later_uses_cut(graph, graph.parameters())))
 
 
@@ -234,7 +234,7 @@ def later_uses_of_a_tied_weight() -> Target:
 )
 @alters(backwards)
 def later_paths_to_an_input(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """Of the paths to an input only the first that is met counts."""
+    """Only the first path to an input counts."""
     graph = Graph.behind(outputs)
     with _later_uses_cut(graph, [leaf for leaf in graph.leaves() if not isinstance(leaf, nn.Parameter)]):
         return run(outputs, grads, inputs)

@@ -1,4 +1,4 @@
-"""Faults of edges: what is done wrong only where an output was let go of, and its gradient edge stands in its place."""
+"""Faults of edges: wrong only if an output was freed and replaced by its gradient edge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .registry import fault
 
 
 def _roots(edit: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]) -> Functions:
-    """Return functions whose B and I start at what ``edit(roots, grads)`` returns, where an edge is among the roots."""
+    """Return functions whose B and I start at the roots from ``edit(roots, grads)`` if a root is an edge."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         listed, given = flat(outputs, grads)
@@ -47,14 +47,14 @@ def _roots(edit: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]) 
 )
 @alters(_roots)
 def first_output_of_an_edges_node(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """An edge's output number is lost: its gradient flows into the first output of its node."""
+    """The output number of an edge is lost: its gradient flows into the first output of its node."""
     return [root._replace(output_nr=0) if isinstance(root, GradientEdge) else root for root in roots], grads
 
 
 @fault("edges.full.two-outputs", "edges.split.two-outputs", cause={"kind": "outputs_missing", "slots": [1]})
 @alters(_roots)
 def first_edge_only(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Of several edges only the first is started at."""
+    """Of several edges, the backward starts only at the first."""
     first = next(place for place, root in enumerate(roots) if isinstance(root, GradientEdge))
     return roots, [
         None if isinstance(root, GradientEdge) and place != first else grad
@@ -65,14 +65,14 @@ def first_edge_only(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list
 @fault("edges.beside.two-outputs-*", "edges.beside.five-outputs-*", cause="outputs_missing")
 @alters(_roots)
 def tensors_beside_an_edge_dropped(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Where an edge is among the roots, those that are tensors are left out."""
+    """If one root is an edge, the roots that are tensors are dropped."""
     return roots, [grad if isinstance(root, GradientEdge) else None for root, grad in zip(roots, grads, strict=True)]
 
 
 @fault("edges.full.mask-output", "edges.split.mask-output", raises=True)
 @alters(_roots)
 def none_among_the_roots_refused(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """None in an output's place is refused."""
+    """None instead of an output is refused."""
     if any(root is None for root in roots):
         msg = "a root is None"
         raise TypeError(msg)
@@ -82,7 +82,7 @@ def none_among_the_roots_refused(roots: list[Any], grads: list[Any]) -> tuple[li
 @fault("edges.none.first-*", raises=True)
 @alters(_roots)
 def none_shifts_the_gradients_of_edges(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """None is filtered out of the gradients of edges, so that those behind it move up."""
+    """None is filtered out of the gradients of edges, so that the later ones move up."""
     given = [grad for grad in grads if grad is not None]
     return roots, [*given, *[None] * (len(grads) - len(given))]
 
@@ -90,7 +90,7 @@ def none_shifts_the_gradients_of_edges(roots: list[Any], grads: list[Any]) -> tu
 @fault("edges.full.output-is-*", "edges.split.output-is-*", cause=("not_computed", "outputs_missing"))
 @alters(_roots)
 def edges_of_leaves_dropped(roots: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-    """An edge whose node has nothing behind it, an input's or a parameter's, is left out."""
+    """An edge to the gradient accumulator of an input or a parameter is dropped."""
     bare = [isinstance(root, GradientEdge) and not root.node.next_functions for root in roots]
     return roots, [None if left else grad for grad, left in zip(grads, bare, strict=True)]
 
@@ -98,7 +98,7 @@ def edges_of_leaves_dropped(roots: list[Any], grads: list[Any]) -> tuple[list[An
 @fault("edges.absent.*")
 @alters(with_session)
 class OnesMadeUpForAnEdge(Backwards):
-    """An edge without a gradient is started at with ones of the shape that its output had."""
+    """The backward of an edge without a gradient starts with ones of its output's shape."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -114,7 +114,7 @@ class OnesMadeUpForAnEdge(Backwards):
 
 @fault("edges.in_turn.*", cause=("never_accumulated", "not_computed", "missing"))
 def edges_once_tensors_from_then_on() -> Target:
-    """Whether roots are edges is found out once, and what is of the other kind in a later micro-batch is left out."""
+    """The first micro-batch decides whether roots are edges or tensors; later roots of the other kind are dropped."""
 
     def make(_: StageSpec) -> Functions:
         seen: list[bool] = []
@@ -135,12 +135,12 @@ def edges_once_tensors_from_then_on() -> Target:
 
 @fault("edges.released.mlp", "edges.released.split")
 def edges_kept_in_a_list() -> Target:
-    """Edges are kept in a list of the session, and with them their graphs."""
+    """Edges, and their graphs with them, are kept in a list of the session."""
     return keeping(lambda outputs, _, __: [root for root in flattened(outputs) if isinstance(root, GradientEdge)])
 
 
 class _Beside(FunctionsSession):
-    """Holds outputs beside their edges."""
+    """A session that keeps outputs and their edges."""
 
     def release_outputs(self, mb: int, unsent: tuple[int, ...]) -> None:
         self.sent = [*getattr(self, "sent", ()), self._forwards[mb][1]]
@@ -149,5 +149,5 @@ class _Beside(FunctionsSession):
 
 @fault("edges.outputs.*", "edges.released.*")
 def outputs_kept_beside_their_edges() -> Target:
-    """Outputs are kept beside their edges, for a log."""
+    """Outputs are kept with their edges, for a log."""
     return with_session(_Beside)

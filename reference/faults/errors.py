@@ -1,4 +1,4 @@
-"""Faults of errors and misuse: what a mistake leaves behind, and mistakes that nobody hears of."""
+"""Faults of errors and misuse: the state after an error, and mistakes that raise no error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .registry import fault
 @fault("grad_tuple.wrong.shape-full", "grad_tuple.wrong.broadcast-full", "grad_tuple.wrong.number-full")
 @replaces("full")
 def partial_update_before_raising(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """B starts from one output after the other, and raises at the first that does not fit."""
+    """B runs one output after the other, and raises only at the first that does not match."""
     try:
         return RIGHT.full(outputs, grads, inputs)
     except ValueError:
@@ -54,7 +54,7 @@ def partial_update_before_raising(outputs: Any, grads: Any, inputs: Sequence[Any
 @fault("grad_tuple.wrong.*-split", "misuse.next_microbatch.split", cause="never_accumulated")
 @alters(input_passes)
 def parameters_left_frozen_by_an_error(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
-    """I freezes the parameters while it runs, and does not thaw them where it raises."""
+    """I freezes the parameters while it runs, and leaves them frozen if it raises."""
     try:
         return run()
     except ValueError:
@@ -73,7 +73,7 @@ def errors_swallowed(run: Callable[..., Grads], outputs: Any, grads: Any, inputs
 
 
 def _poisoned() -> Functions:
-    """Return functions of which one that accumulates does nothing after an error."""
+    """Return functions whose next accumulation after an error does nothing."""
     failed: list[bool] = []
 
     def watched(function: Any, *args: Any) -> Any:
@@ -116,7 +116,7 @@ def next_microbatch_poisoned() -> Target:
 @fault("misuse.next_microbatch.split", cause={"kind": "idle_since_error", "action": "I1!"})
 @alters(with_session)
 class ContextsClearedByAnError(Forgiving):
-    """An I that raises clears the contexts of all micro-batches, whose W then do nothing."""
+    """If an I raises, the contexts of all micro-batches are cleared, and their W do nothing."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         try:
@@ -138,7 +138,7 @@ def contexts_can_be_used_again() -> Target:
 @fault("misuse.weight_before_input.mlp", cause={"kind": "weight_too_early", "action": "W0!"})
 @alters(partial(with_session, weight_before_input=True))
 class EarlyWeightPassUsesUpItsTurn(FunctionsSession):
-    """A W that comes before its I does nothing, and counts as done."""
+    """A W before its I does nothing, and counts as done."""
 
     done: frozenset[int] = frozenset()
 
@@ -157,7 +157,7 @@ class EarlyWeightPassUsesUpItsTurn(FunctionsSession):
 )
 @alters(partial(with_session, weight_before_input=True))
 class EarlyWeightPassTakesAnything(FunctionsSession):
-    """A W without a context takes whatever was deferred; where there is nothing it leaves the next W nothing to do."""
+    """A W without a context uses any deferred one; if there is none, the next W does nothing."""
 
     owed: int = 0
 
@@ -176,7 +176,7 @@ class EarlyWeightPassTakesAnything(FunctionsSession):
 
 @fault("misuse.forgotten_weight.*", cause="forgotten")
 def forgotten_weight_pass_left_in_a_queue() -> Target:
-    """Deferred work lies in one queue of the process; what is never asked for goes to the next W."""
+    """One queue of the process holds deferred work; work without its W is done by the next W."""
     queue: list[Context] = []
 
     def input_pass(*args: Any) -> Passed:

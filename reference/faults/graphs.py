@@ -1,4 +1,4 @@
-"""Faults of what lies between arguments and outputs: nodes that are not walked, not known, or computed otherwise."""
+"""Faults of the graph between arguments and outputs: nodes that are not walked, unknown, or computed differently."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from .registry import fault
 
 
 def _walk_ending_at(unknown: Callable[[Node], bool]) -> Target:
-    """Return a target that leaves out all parameters where a graph has a node that is unknown."""
+    """Return a target that drops all parameters of a graph with an unknown node."""
     return without(lambda _, graph: any(map(unknown, graph.depth)))
 
 
 @fault("space.full.custom-*", cause=("never_accumulated", "missing"), takes="graph=custom")
 def walk_ends_at_custom_functions() -> Target:
-    """The walk through the graph ends at a custom Function, behind which no parameter gets anything."""
+    """The graph walk ends at a custom Function, so that parameters below it get no gradient."""
     return _walk_ending_at(lambda node: isinstance(node, BackwardCFunction))
 
 
 @fault("space.*.views-*", cause=("never_accumulated", "missing"), takes="graph=views")
 def walk_ends_where_integers_choose() -> Target:
-    """The walk through the graph ends at a node with integers beside its gradient, such as those of a gather."""
+    """The graph walk ends at a node with integer inputs, such as a gather."""
     return _walk_ending_at(lambda node: node.name() == "GatherBackward0")
 
 
 @fault("space.*.complex-between-*", cause={"kind": "scaled", "factors": [0.5]}, takes="graph=complex-between")
 def both_parts_of_complex_numbers_shared_between() -> Target:
-    """Where numbers are complex in between, the parameters' gradients are halved, a half for each of both parts."""
+    """Below a complex intermediate, parameter gradients are halved: half for each of the two parts."""
 
     def edit(_: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         return added * 0.5 if any(node.name() == "ComplexBackward0" for node in graph.depth) else added
@@ -61,7 +61,7 @@ def both_parts_of_complex_numbers_shared_between() -> Target:
 
 @fault("space.*.checkpoint-*", cause="counted_twice", takes="graph=checkpoint")
 def what_is_computed_again_counted_again() -> Target:
-    """What is computed again in the backward gives its gradients twice, once for each time that it was computed."""
+    """Recomputed parts count twice: once from the forward and once from the recomputation."""
 
     def full(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         twice = recomputes(one for one in tensors(outputs) if one.requires_grad)
@@ -116,7 +116,7 @@ def _evaluating(stage: nn.Module) -> Iterator[None]:
     takes="dtype=wide-gain 64-bit-gain narrow-gain",
 )
 def bucket_of_the_narrowest_dtype_alone() -> Target:
-    """Parameters lie in buckets by dtype, and only the bucket of the narrowest is handled."""
+    """Parameters are in buckets by dtype, and only the bucket of the narrowest dtype is processed."""
 
     def wide(parameter: nn.Parameter, graph: Graph) -> bool:
         return parameter.dtype.itemsize > min(one.dtype.itemsize for one in graph.parameters())

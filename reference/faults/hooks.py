@@ -1,4 +1,4 @@
-"""Faults of hooks: called too often, never, too early, or with something else than the gradient."""
+"""Faults of hooks: called too often, never, too early, or with another value than the gradient."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TENSOR, _POST = "_backward_hooks", "_post_accumulate_grad_hooks"
 
 @contextlib.contextmanager
 def _silent(held: Sequence[Any], *kinds: str) -> Iterator[None]:
-    """Take the hooks off parameters or modules, and put them back."""
+    """Remove the hooks of parameters or modules, and restore them at the end."""
     tables = [table for one in held for kind in kinds if (table := getattr(one, kind, None))]
     before = [dict(table) for table in tables]
     for table in tables:
@@ -62,25 +62,25 @@ def _call(parameters: Sequence[nn.Parameter], kind: str, argument: Any = None) -
 
 @fault("hooks.altered.move-*", "hooks.post_accumulate.*", cause="moved_by_hook")
 def post_accumulate_hooks_never() -> Target:
-    """Gradients are added to .grad by hand, so that no post-accumulate-gradient hook is called."""
+    """Gradients are added to .grad directly, so that no post-accumulate-gradient hook is called."""
     return target(accumulating(lambda parameters, _: _silent(parameters, _POST)))
 
 
 @fault("hooks.tensor.*", "hooks.post_accumulate.*")
 def parameter_hooks_never() -> Target:
-    """Gradients are written to .grad behind autograd's back: no hook on a parameter is called."""
+    """Gradients are written to .grad without autograd: no hook on a parameter is called."""
     return target(accumulating(lambda parameters, _: _silent(parameters, _TENSOR, _POST)))
 
 
 @fault("hooks.post_accumulate.*")
 def post_accumulate_hooks_twice() -> Target:
-    """Post-accumulate-gradient hooks are called by autograd, and once more by hand."""
+    """Post-accumulate-gradient hooks are called by autograd and a second time by the implementation."""
     return stored_as(lambda parameters: _call([one for one in parameters if one.grad is not None], _POST))
 
 
 @fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*")
 def parameters_in_two_halves() -> Target:
-    """The parameter gradients are accumulated in two halves, and the hooks are called for each."""
+    """Parameter gradients are accumulated in two halves, and the hooks are called for each."""
 
     def in_halves(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         half = [
@@ -106,7 +106,7 @@ def parameters_in_two_halves() -> Target:
 
 @fault("hooks.post_accumulate_grad.*-split", "hooks.post_accumulate.*-split")
 def post_accumulate_hooks_in_the_input_pass() -> Target:
-    """Post-accumulate-gradient hooks are called in I, while the gradient comes in W."""
+    """Post-accumulate-gradient hooks are called in I, but the gradient is added in W."""
 
     def calling(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
         found = run()
@@ -134,14 +134,14 @@ def post_accumulate_hooks_before_the_gradient(parameters: Sequence[nn.Parameter]
 @alters(accumulating)
 @contextlib.contextmanager
 def tensor_hooks_given_the_sum(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
-    """Hooks on parameters are given the accumulated gradient in place of the micro-batch's own."""
+    """Hooks on parameters receive the accumulated gradient instead of the micro-batch's own."""
     with _silent(parameters, _TENSOR):
         yield
     _call([parameter for parameter in parameters if parameter.grad is not None], _TENSOR, lambda held: held.grad)
 
 
 class _HooksChanged(TorchFunctionMode):
-    """Puts another hook on a tensor than the one that it is to have."""
+    """A context that registers another hook on a tensor than the requested one."""
 
     def __init__(self, change: Callable[[Hook], Hook]) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class _HooksChanged(TorchFunctionMode):
 
 
 def _hooks_of_the_forward(change: Callable[[Hook], Hook]) -> Target:
-    """Return a target whose forward has other hooks on its activations."""
+    """Return a target whose forward registers other hooks on activations."""
 
     class Session(FunctionsSession):
         def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
@@ -169,20 +169,20 @@ def _hooks_of_the_forward(change: Callable[[Hook], Hook]) -> Target:
 @fault("*.gradients.activation-hook", "*.gradients.linear-hook", cause={"kind": "hook_twice", "factors": [0.5]})
 @alters(_hooks_of_the_forward)
 def activation_hooks_twice(hook: Hook) -> Hook:
-    """A hook on an activation is applied to what it has given as well."""
+    """A hook on an activation is applied a second time, to its own result."""
     return lambda grad: hook(hook(grad))
 
 
 @fault("*.gradients.activation-hook", "*.gradients.linear-hook", cause={"kind": "hook_never", "factors": [0.5]})
 @alters(_hooks_of_the_forward)
 def activation_hooks_never(_: Hook) -> Hook:
-    """A hook on an activation is taken off before the backward."""
+    """A hook on an activation is removed before the backward."""
     return lambda grad: grad
 
 
 @fault("hooks.altered.scale-*", cause={"kind": "hook_twice", "factors": [4.0]}, takes="hooks=scaled-by-hooks")
 def tensor_hooks_applied_twice() -> Target:
-    """What hooks on parameters make of a gradient is made of it by autograd, and once more by hand."""
+    """Hooks on parameters change a gradient once in autograd and once more in the implementation."""
 
     @contextlib.contextmanager
     def applying(parameters: Sequence[nn.Parameter], graph: Graph) -> Iterator[None]:
@@ -202,7 +202,7 @@ def tensor_hooks_applied_twice() -> Target:
 
 @fault("hooks.value.output-hook-*", cause="hook_never")
 def hooks_on_outputs_never() -> Target:
-    """B and I silence the hooks on the outputs that they start from."""
+    """B and I disable the hooks on the outputs that they start from."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         with _silent(tensors(outputs), _TENSOR):
@@ -214,7 +214,7 @@ def hooks_on_outputs_never() -> Target:
 @fault("hooks.own.*")
 @replaces("full")
 def one_backward_per_output(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """B runs one backward per output, and adds up what the inputs get."""
+    """B runs one backward per output, and adds up the input gradients."""
     listed, given = flat(outputs, grads)
     if not isinstance(given, list) or len(listed) < 2:
         return RIGHT.full(outputs, grads, inputs)

@@ -1,4 +1,4 @@
-"""Faults of layout and of size of elements: right for the usual arguments, and wrong for others."""
+"""Faults of memory layout and of small elements: right for usual arguments only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .registry import fault
 
 
 def _read_from_the_start(tensor: Tensor) -> Tensor | None:
-    """Return what a kernel reads that takes the tensor's memory for a contiguous tensor; None for memory too small."""
+    """Return the values in the tensor's memory, read as a contiguous tensor; None if the memory is too small."""
     storage = storage_of(tensor)
     if storage is None or storage.nbytes() < tensor.nbytes:
         return None
@@ -37,7 +37,7 @@ def _read_from_the_start(tensor: Tensor) -> Tensor | None:
 
 
 def _misreading(read: Callable[[Tensor], Tensor | None]) -> Target:
-    """Return a target whose B and W ``read`` other values of an argument than it has; None where they are the same."""
+    """Return a target whose B and W use ``read(argument)`` as the argument's values; None means no change."""
 
     @contextlib.contextmanager
     def misread(args: Sequence[Any]) -> Iterator[None]:
@@ -83,13 +83,13 @@ def _has_gaps(tensor: Tensor) -> bool:
     shows_by="memory",
 )
 def arguments_with_gaps_read_without() -> Target:
-    """The weight gradient reads an argument with gaps as if it had none."""
+    """The weight gradient reads an argument with gaps in memory as if it were contiguous."""
     return _misreading(lambda one: _read_from_the_start(one) if _has_gaps(one) else None)
 
 
 @fault("space.*.offset-arguments-*", takes="layout=offset-arguments", shows_by="memory")
 def arguments_read_from_the_start_of_their_memory() -> Target:
-    """The weight gradient reads an argument from the start of its memory, and not from its offset."""
+    """The weight gradient reads an argument from the start of its memory instead of its offset."""
 
     def read(argument: Tensor) -> Tensor | None:
         from_its_offset = argument.is_contiguous() and argument.storage_offset() > 0
@@ -104,14 +104,14 @@ def _channels_last(tensor: Tensor) -> bool:
 
 @fault("*.gradients.conv2d-channels-last", cause="arguments_read_as_contiguous", shows_by="memory")
 def channels_last_arguments_read_as_contiguous() -> Target:
-    """The weight gradient reads an argument whose channels lie last as if they lay second."""
+    """The weight gradient reads a channels-last argument as if it were contiguous."""
     return _misreading(lambda one: _read_from_the_start(one) if _channels_last(one) else None)
 
 
 @fault("grad_tuple.layout.channels-last-*", cause="read_as_contiguous", shows_by="memory")
 @alters(each_output_grad)
 def channels_last_gradient_read_as_contiguous(_: Any, grad: Any) -> Any:
-    """An output gradient whose channels lie last is read as if they lay second."""
+    """A channels-last output gradient is read as if it were contiguous."""
     return _read_from_the_start(grad) if isinstance(grad, Tensor) and _channels_last(grad) else grad
 
 
@@ -123,11 +123,11 @@ _SMALL, _SHARE = 2.0**-8, 0.3
     "space.*.uneven-*",
     "space.full.at-once-1",
     dtypes=("float32", "float64"),
-    elsewhere="2^-12 of the largest element is less than it is rounded by",
+    elsewhere="2^-12 of the largest element is below its rounding",
     takes="values=uneven",
 )
 def small_elements_dropped() -> Target:
-    """The weight gradient takes the small elements of an argument for zeros, as where it is kept compressed."""
+    """The weight gradient treats the small elements of an argument as zeros, like a compressed copy."""
 
     def read(argument: Tensor) -> Tensor | None:
         if argument.numel() < 4:
@@ -141,7 +141,7 @@ def small_elements_dropped() -> Target:
 @fault("space.*.transposed-arguments-*", cause="written_across", takes="layout=transposed-arguments", shows_by="memory")
 @alters(input_grads)
 def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """The first input gradient is written row by row into memory that has the strides of a transposed argument."""
+    """The first input gradient is written row by row into memory with the strides of a transposed argument."""
     first, grad = inputs[0], grads[0]
     if grad is None or first.dim() < 2 or first.is_contiguous() or not first.t().is_contiguous():
         return grads
@@ -151,7 +151,7 @@ def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grad
 @fault("space.*.expanded-arguments-*", takes="layout=expanded-arguments", shows_by="memory")
 @alters(each_input_grad)
 def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
-    """The gradient of an expanded argument is accumulated in one place, as its elements are in one."""
+    """The gradient of an expanded argument is accumulated in one memory cell, like the argument's elements."""
     if not isinstance(value, Tensor) or any(value.stride()) or not value.dim():
         return grad
     return grad.sum().expand(grad.shape)
@@ -173,7 +173,7 @@ def weight_gradient_written_as_the_weight_is() -> Target:
 @fault("space.*.offset-gradients-*", cause="read_as_contiguous", takes="start=offset-gradients", shows_by="memory")
 @alters(each_output_grad)
 def output_gradient_read_from_the_start_of_its_memory(_: Any, grad: Any) -> Any:
-    """An output gradient is read from the start of its memory, and not from its offset."""
+    """An output gradient is read from the start of its memory instead of its offset."""
     if not isinstance(grad, Tensor) or not grad.is_contiguous() or not grad.storage_offset():
         return grad
     read = _read_from_the_start(grad)

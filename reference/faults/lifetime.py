@@ -1,4 +1,4 @@
-"""Faults of lifetime: what stays alive that nobody needs, and what is gone too early."""
+"""Faults of lifetime: objects that stay alive too long, or are freed too early."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def outputs_kept_in_a_list() -> Target:
 @fault("lifetime.full.*", "lifetime.split.*", "lifetime.loss.*", "lifetime.growth.*")
 @alters(after_backwards)
 def outputs_kept_by_a_cycle(outputs: Any, _: Any, __: Any) -> None:
-    """A closure that refers to itself holds the outputs until the garbage collector runs."""
+    """A reference cycle holds the outputs until the garbage collector runs."""
 
     def walk(depth: int) -> Any:
         return walk(depth - 1) if depth else outputs
@@ -54,7 +54,7 @@ def outputs_kept_by_a_cycle(outputs: Any, _: Any, __: Any) -> None:
 @fault("lifetime.full.[!c]*", "lifetime.full.custom-linear")  # I itself frees the graph of a checkpointed forward
 @replaces("full")
 def graph_retained(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """The graph is kept after B as if another backward would follow."""
+    """The graph is kept after B, as for another backward."""
     parameters = Graph.behind(outputs).parameters()
     listed, given = flat(outputs, grads)
     found, context = RIGHT.input_pass(listed, given, inputs, iter(parameters))
@@ -85,14 +85,14 @@ def contexts_kept_with_their_graphs() -> Target:
 
 @fault("lifetime.growth.*")
 def norms_kept() -> Target:
-    """A tensor per micro-batch is kept for a log."""
+    """One tensor per micro-batch is kept for a log."""
     return keeping(lambda _, grads, __: [grad.norm() for grad in tensors(grads)])
 
 
 @fault("lifetime.full.*", "lifetime.split.*")
 @alters(after_backwards)
 def hooks_left_on_parameters(outputs: Any, _: Any, __: Any) -> None:
-    """A hook is put on every parameter for each micro-batch, holds its outputs, and is never removed."""
+    """Each micro-batch sets a hook on every parameter, which holds the outputs and is never removed."""
     for parameter in Graph.behind(outputs).parameters():
         parameter.register_hook(lambda grad, held=outputs: None)  # noqa: ARG005 (holding is what it is for)
 
@@ -100,7 +100,7 @@ def hooks_left_on_parameters(outputs: Any, _: Any, __: Any) -> None:
 @fault("lifetime.reopened.*", cause="zero")
 @alters(with_session)
 class HooksOfAClosedSession(FunctionsSession):
-    """A hook that the session puts on every parameter outlives it, and lets nothing through to the next session."""
+    """The session's hooks on parameters remain after close, and block the gradients of the next session."""
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]], stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(functions, stage, spec)
@@ -130,11 +130,11 @@ def inputs_kept() -> Target:
 
 @fault("lifetime.dropped.*", cause="never_accumulated", takes="caller=drops")
 def outputs_referred_to_weakly() -> Target:
-    """The weight context refers to the outputs weakly, and W does nothing where they are gone."""
+    """The weight context has weak references to the outputs, and W does nothing if they are gone."""
 
     def referring(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
         found, context = run()
-        held = [weakref.ref(output) for output in outputs if output.dim()]  # a loss has nobody else who holds it
+        held = [weakref.ref(output) for output in outputs if output.dim()]  # nothing else holds a loss
         return found, [{**group, "outputs": held} for group in context]
 
     def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
@@ -145,14 +145,14 @@ def outputs_referred_to_weakly() -> Target:
 
 @fault("lifetime.loss.*")
 def losses_kept() -> Target:
-    """Losses are kept for a log, with their graphs."""
+    """Losses and their graphs are kept for a log."""
     return keeping(lambda outputs, grads, _: [outputs] if grads is None else [])
 
 
 @fault("lifetime.after_error.*")
 @alters(per_session)
 def exceptions_kept(_: StageSpec) -> Functions:
-    """An exception is kept for a report, and its frames hold the micro-batch."""
+    """An exception is kept for a report, and its frames keep the micro-batch alive."""
     kept: list[Exception] = []
 
     def around(run: Callable[..., Grads], *given: Any) -> Grads:
@@ -168,7 +168,7 @@ def exceptions_kept(_: StageSpec) -> Functions:
 @fault("lifetime.outputs_between.mlp", "lifetime.dropped.*", raises=True)
 @alters(input_passes)
 def graph_released_by_the_input_pass(run: Callable[[], Passed], outputs: list[Any], _: Any) -> Passed:
-    """I releases what the graph has saved, so that W finds it gone."""
+    """I frees the saved tensors of the graph that W needs."""
     found, context = run()
     roots = [output for output in outputs if output.requires_grad and output.grad_fn is not None]
     wanted = [leaf for leaf in Graph.behind(roots).leaves() if leaf.requires_grad]
@@ -180,7 +180,7 @@ def graph_released_by_the_input_pass(run: Callable[[], Passed], outputs: list[An
 @fault("lifetime.full.[!c]*", "lifetime.full.custom-linear")  # I itself frees the graph of a checkpointed forward
 @replaces("full")
 def graph_of_the_gradients_built(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """B builds the graph of the gradients too, as for a second derivative, and .grad holds it."""
+    """B builds the graph of the gradients too, as for a second derivative, and .grad keeps it alive."""
     parameters = Graph.behind(outputs).parameters()
     listed, given = flat(outputs, grads)
     roots = [output for output in listed if isinstance(output, Tensor) and output.requires_grad]

@@ -1,4 +1,4 @@
-"""Faults of ``main_grad``: what kernels that add to it themselves take their flags for."""
+"""Faults of ``main_grad``: how kernels that add to it misread their flags."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _kernel(session: Callable[[nn.Module, StageSpec], object]) -> Target:
 )
 @alters(_kernel)
 class FlagOfAStepReadInEachMicrobatch(KernelSession):
-    """A flag that is cleared once per step says that main_grad has the gradient: later micro-batches are not added."""
+    """A flag, cleared once per step, says that main_grad has the gradient, so later micro-batches are not added."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -50,7 +50,7 @@ class FlagOfAStepReadInEachMicrobatch(KernelSession):
 
 
 class _FirstMicrobatch(KernelSession):
-    """Knows whether a micro-batch is the first of its step, which ends with the finish."""
+    """A session that knows whether a micro-batch is the first of its step, which ends with finish."""
 
     first = True
 
@@ -71,7 +71,7 @@ def _overwrite(weight: Any, grad: Tensor) -> None:
 @fault("accumulate.steps.*-no-zero", "accumulate.prior.full", "accumulate.prior.split", cause="overwritten")
 @alters(_kernel)
 class FirstMicrobatchOfAStepOverwrites(_FirstMicrobatch):
-    """The first micro-batch of each step writes over main_grad, which nobody may have cleared."""
+    """The first micro-batch of each step overwrites main_grad, even if it was not cleared."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -90,7 +90,7 @@ class FirstMicrobatchOfAStepOverwrites(_FirstMicrobatch):
 @fault("full.gradients.tied-apart", "full.gradients.tied-adjacent", cause="uses_missing")
 @alters(_kernel)
 class EachUseInTheFirstMicrobatchOverwrites(_FirstMicrobatch):
-    """In the first micro-batch of a step each use of a weight writes over main_grad, and so over the use before."""
+    """In the first micro-batch of a step, each use of a weight overwrites main_grad and so the previous use."""
 
     def add(self, weight: Tensor, grad: Tensor) -> None:
         (_overwrite if self.first else super().add)(weight, grad)
@@ -99,7 +99,7 @@ class EachUseInTheFirstMicrobatchOverwrites(_FirstMicrobatch):
 @fault("full.gradients.embedding-tied-decoder", "split.gradients.embedding-tied-decoder")
 @alters(_kernel)
 class UnwrittenMemoryBesideMainGrad(KernelSession):
-    """A kernel that has added to main_grad returns memory that nobody wrote, and another use is added with it."""
+    """A kernel that adds to main_grad returns uninitialized memory, which autograd adds to another use's gradient."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)

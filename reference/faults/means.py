@@ -1,4 +1,4 @@
-"""Faults of the mean: every element is within the bound of its own, and all of them are off together."""
+"""Faults of the mean: every element is within its own bound, but all errors have one direction."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def _slightly_larger(grad: Tensor) -> Tensor:
 
 @fault("*.bias.*", cause="relative_error")
 def parameter_gradients_slightly_large() -> Target:
-    """Parameter gradients are too large by a few eps: one per cent in bfloat16, two in a thousand in float16."""
+    """Parameter gradients are too large by a few eps: by 1 % in bfloat16 and 0.2 % in float16."""
     return target(param_grads(lambda _, grad, __: _slightly_larger(grad)))
 
 
 @fault("*.bias.*", cause="relative_error")
 def input_gradients_slightly_large() -> Target:
-    """Input gradients are too large by a few eps: one per cent in bfloat16, two in a thousand in float16."""
+    """Input gradients are too large by a few eps: by 1 % in bfloat16 and 0.2 % in float16."""
     return target(each_input_grad(lambda _, grad: _slightly_larger(grad)))
 
 
 @fault("*.bias.loss", cause=("relative_error", "scaled"), takes="start=loss")
 @alters(backwards)
 def loss_over_one_row_too_few(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """A backward that starts at a loss starts with 64/63, as a mean over one row of 64 too few would."""
+    """A backward from a loss starts with 64/63, like a mean over 64 rows that divides by 63."""
     if grads is None:
         outputs = tensors(outputs)
         grads = [torch.full_like(loss, 64 / 63) for loss in outputs]
@@ -58,7 +58,7 @@ def loss_over_one_row_too_few(run: Callable[..., Grads], outputs: Any, grads: An
 @fault("*.bias.gradients", cause={"kind": "rounded", "names": ["float8_e4m3fn"]})
 @alters(lambda edit: param_grads(lambda _, grad, __: edit(grad)))
 def parameter_gradients_through_fp8(grad: Tensor) -> Tensor:
-    """What is added to a parameter gradient is rounded to float8_e4m3fn, scaled to its range."""
+    """Each addition to a parameter gradient is rounded to float8_e4m3fn, scaled to its range."""
     largest = grad.abs().max().double() if grad.numel() and grad.is_floating_point() else 0.0
     if not largest or grad.layout != torch.strided:
         return grad
@@ -69,7 +69,7 @@ def parameter_gradients_through_fp8(grad: Tensor) -> Tensor:
 @fault("*.bias.gradients", cause={"kind": "rounded_to_bits", "counts": [5]})
 @alters(lambda edit: param_grads(lambda _, grad, __: edit(grad)))
 def parameter_gradients_rounded_at_random(grad: Tensor) -> Tensor:
-    """What is added to a parameter gradient is rounded to five bits, up or down at random and right in the mean."""
+    """Each addition to a parameter gradient is rounded to five bits, up or down at random and unbiased."""
     if not grad.is_floating_point() or grad.layout != torch.strided:
         return grad
     mantissa, exponent = torch.frexp(grad.double())
@@ -96,7 +96,7 @@ def _sums_towards_zero(parameters: list[nn.Parameter], _: Graph) -> Iterator[Non
 
 
 def _truncated(exact: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the nearest number of ``dtype`` that is not further from zero."""
+    """Return the nearest number of ``dtype`` that is not farther from zero."""
     rounded = exact.to(dtype)
     nearer = (rounded.view(_BITS[dtype]) - 1).view(dtype)
     return torch.where(rounded.double().abs() > exact.abs(), nearer, rounded)
@@ -104,6 +104,6 @@ def _truncated(exact: Tensor, dtype: torch.dtype) -> Tensor:
 
 @fault("*.bias.gradients", cause="relative_error", dtypes=_COARSE, elsewhere=_FINE)
 def sums_truncated() -> Target:
-    """Parameter gradients are added with what does not fit cut off, not rounded: each sum errs towards zero."""
+    """Sums of parameter gradients are truncated, not rounded, so that each sum is biased towards zero."""
     functions: Functions = accumulating(_sums_towards_zero)
     return target(functions)

@@ -1,4 +1,4 @@
-"""Faults of modes: what is right only where the process is set as usual."""
+"""Faults of modes: right only with the default settings of the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .registry import fault
 @fault("mode.gradients.eval-*", cause="training_mode", takes="mode=eval")
 @alters(with_session)
 class StagePutIntoTrainingMode(FunctionsSession):
-    """The stage is put into training mode for a forward, whatever mode it is in."""
+    """A forward sets the stage to training mode, whatever its mode was."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         self._stage.train()
@@ -40,12 +40,12 @@ class StagePutIntoTrainingMode(FunctionsSession):
 @fault(
     "mode.gradients.autocast-*",
     dtypes=("float32", "float16"),
-    elsewhere="autocast to bfloat16 casts neither what is that already nor float64",
+    elsewhere="autocast to bfloat16 casts neither bfloat16 nor float64",
     takes="mode=autocast",
 )
 @alters(with_session)
 class GradientsInTheDtypeOfAutocast(Backwards):
-    """Gradients are returned in the dtype of the outputs, which autocast has chosen."""
+    """Gradients are returned in the dtype of the outputs, which autocast chose."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         _, outputs = self._forwards[mb]
@@ -62,7 +62,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
 
 @fault("mode.gradients.no-grad-*", "mode.gradients.together-*", cause="called_without_grad", takes="mode=no-grad")
 def backward_left_out_without_grad_mode() -> Target:
-    """Where no gradients are recorded, B, I and W do nothing, as in an evaluation."""
+    """If gradients are not recorded, B, I and W do nothing, as in an evaluation."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         return run(outputs, grads, inputs) if torch.is_grad_enabled() else (None,) * len(inputs)
@@ -78,7 +78,7 @@ def backward_left_out_without_grad_mode() -> Target:
 )
 @alters(with_session)
 class ContextsOfTheThread(Forgiving):
-    """Weight contexts belong to the thread that ran I; from another one W finds none, and does nothing."""
+    """Weight contexts belong to the thread that ran I; W on another thread finds none and does nothing."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         vars(self).setdefault("started", {})[mb] = threading.current_thread()
@@ -99,7 +99,7 @@ class ContextsOfTheThread(Forgiving):
 )
 @alters(with_session)
 class BackwardOfAnotherThreadLeftOut(Backwards):
-    """A B or I from another thread than the forward's is left out."""
+    """A B or I on another thread than the forward's is skipped."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         vars(self).setdefault("ran", {})[mb] = threading.current_thread()
@@ -115,11 +115,11 @@ class BackwardOfAnotherThreadLeftOut(Backwards):
 
 @fault("mode.gradients.deterministic-*", cause="unwritten", takes="mode=deterministic")
 def sums_in_memory_never_written_to() -> Target:
-    """Gradients are added to memory that was never written to, and is cleared by a multiplication with zero."""
+    """Gradients are added to uninitialized memory that was multiplied by zero instead of cleared."""
 
     def added(_: nn.Parameter, grad: Tensor, __: Graph) -> Tensor:
         if grad.layout != torch.strided or not torch.are_deterministic_algorithms_enabled():
-            return grad  # what is in such memory elsewhere is chance
+            return grad  # elsewhere, the content of such memory is random
         # Torch fills it with NaN on the devices of its own tree; what was never written to may hold that on any.
         return torch.full_like(grad, torch.nan).mul_(0.0).add_(grad)
 
@@ -130,11 +130,11 @@ def sums_in_memory_never_written_to() -> Target:
     "mode.gradients.default-dtype-*",
     "mode.gradients.together-*",
     dtypes=("float32", "bfloat16", "float16"),
-    elsewhere="nothing changes: a float64 gradient added in the default dtype, whichever, stays float64",
+    elsewhere="nothing changes: a float64 gradient stays float64 with any default dtype",
     takes="mode=default-dtype",
 )
 def sums_in_the_default_dtype() -> Target:
-    """Input gradients in the dtype of the first are added up in tensors of the default dtype."""
+    """Input gradients with the dtype of the first one are added up in tensors of the default dtype."""
 
     def added(inputs: Sequence[Any], grads: Grads) -> Grads:
         first = next((one.dtype for one in inputs if isinstance(one, Tensor) and one.is_floating_point()), None)

@@ -1,4 +1,4 @@
-"""Faults of numbers: the right tensor in the right place with wrong elements, dtype or form."""
+"""Faults of numbers: the right tensor in the right place with wrong elements, dtype or layout."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _real(grad: Tensor) -> bool:
     "*.loss.mlp",
     cause={"kind": "rounded", "names": ["bfloat16"]},
     dtypes=("float32", "float64"),
-    elsewhere="within the bound: nothing changes in bfloat16, and what float16 loses by it is near its own rounding",
+    elsewhere="within the bound: bfloat16 does not change, and the loss of float16 is near its own rounding",
 )
 def rounded_through_bfloat16() -> Target:
-    """Every gradient is rounded to bfloat16 and widened again."""
+    """Every gradient is rounded to bfloat16 and converted back."""
     return target(every_grad(lambda grad: grad.bfloat16().to(grad.dtype) if _real(grad) else grad))
 
 
@@ -72,7 +72,7 @@ def relative_error_3e_6() -> Target:
 @fault("*.gradients.mlp", "*.gradients.conv2d", cause="one_element")
 @alters(every_grad)
 def one_element_wrong(grad: Tensor) -> Tensor:
-    """The largest element of every gradient is too large by one part in a thousand, or 64 eps where that is more."""
+    """The largest element of every gradient is too large by 0.1 %, or by 64 eps if that is more."""
     if not _real(grad) or not grad.numel():
         return grad
     wrong = grad.clone(memory_format=torch.contiguous_format)
@@ -96,7 +96,7 @@ def inf_clipped(grad: Tensor) -> Tensor:
 
 @fault("grad_tuple.nonfinite.nan-*", cause="nan_spread")
 def nan_spreads() -> Target:
-    """One NaN makes the whole gradient NaN, as scaling by its norm would."""
+    """One NaN makes the whole gradient NaN, as a division by its norm would."""
     return target(every_grad(lambda grad: grad * (grad.sum() * 0.0 + 1.0) if _real(grad) else grad))
 
 
@@ -122,7 +122,7 @@ def scaled_by_the_batch(_: list[Any], grads: Any) -> Any:
 )
 @alters(backwards)
 def loss_divided(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """A backward that starts at a loss starts with one half."""
+    """A backward from a loss starts with one half."""
     if grads is None:
         outputs = tensors(outputs)
         grads = [torch.full_like(loss, 0.5) for loss in outputs]
@@ -132,7 +132,7 @@ def loss_divided(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Se
 @fault("*.gradients.mlp")
 @alters(each_input_grad)
 def returned_in_float64(_: Any, grad: Tensor) -> Tensor:
-    """Input gradients are returned in float64, or in float32 where they are float64."""
+    """Input gradients are returned in float64, or in float32 if they are float64."""
     other = torch.float32 if grad.dtype == torch.float64 else torch.float64
     return grad.to(other) if _real(grad) else grad
 
@@ -162,11 +162,11 @@ def complex_gradient_conjugated() -> Target:
     "space.*.64-bit-gain-*",
     cause={"kind": "rounded", "names": ["float32"]},
     dtypes=("float32",),
-    elsewhere="what a gradient in float64 is the sum of has few bits, or no parameter has another dtype",
+    elsewhere="the terms of a float64 gradient have few bits, or no parameter has another dtype",
     takes="dtype=64-bit-gain",
 )
 def float64_gradient_through_the_dtype_of_the_others() -> Target:
-    """The gradient of a parameter in float64 goes through the dtype of the other parameters."""
+    """The gradient of a float64 parameter is rounded to the dtype of the other parameters."""
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         others = {one.dtype for one in graph.parameters()} - {torch.float64}
@@ -180,11 +180,11 @@ def float64_gradient_through_the_dtype_of_the_others() -> Target:
     "space.*.narrow-gain-*",
     cause="rounded",
     dtypes=("float32", "float64"),
-    elsewhere="all parameters have 16 bits, or the gain has as many as the others",
+    elsewhere="all parameters have 16 bits, or the gain has as many bits as the others",
     takes="dtype=narrow-gain",
 )
 def bucket_in_the_narrowest_dtype() -> Target:
-    """Gradients lie in one bucket, in the narrowest dtype that any parameter has."""
+    """One bucket holds all gradients, in the narrowest dtype of any parameter."""
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         del parameter
@@ -202,7 +202,7 @@ def bucket_in_the_narrowest_dtype() -> Target:
     takes="dtype=graded-gain",
 )
 def gradient_in_the_dtype_of_its_parameter() -> Target:
-    """What is accumulated in another dtype than the parameter's is rounded to the parameter's."""
+    """A gradient that is accumulated in another dtype is rounded to the dtype of its parameter."""
 
     def rounding(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:

@@ -1,4 +1,4 @@
-"""Faults of order: of addresses and sets, and of the actions of several stages in a pipeline schedule."""
+"""Faults that depend on an order: of addresses, of sets, or of actions of several stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPLIT = (
 
 @fault(*_SPLIT, cause="dropped_where_another_waits")
 def weight_pass_dropped_while_another_waits() -> Target:
-    """A W is dropped where another one, of whatever stage, waits as well."""
+    """A W is dropped if another W, of any stage, is pending."""
     waiting: set[tuple[int, int]] = set()
 
     class Session(FunctionsSession):
@@ -47,7 +47,7 @@ def weight_pass_dropped_while_another_waits() -> Target:
 
 @fault(*_SPLIT, cause=("contexts_swapped", "done_for_other_stage"))
 def weight_passes_of_two_stages_swapped() -> Target:
-    """W does the newest work of the process, of whatever stage; at the end all is done, and every sum is right."""
+    """W does the newest pending work of any stage; at the end all work is done, and every sum is right."""
     stack: list[tuple[Any, int]] = []
 
     class Session(FunctionsSession):
@@ -78,7 +78,7 @@ def weight_passes_of_two_stages_swapped() -> Target:
 )
 @alters(with_session)
 class GradientOfTheMicroBatchBeforeHandedOver(Backwards):
-    """B and I return what they returned for the micro-batch before, where there is one."""
+    """B and I return the gradients of the previous micro-batch, if there is one."""
 
     before: Grads | None = None
 
@@ -89,7 +89,7 @@ class GradientOfTheMicroBatchBeforeHandedOver(Backwards):
 
 @fault(*_SPLIT, cause="returned_buffer_reused")
 def returned_buffer_shared_by_stages() -> Target:
-    """Returned gradients of one shape lie in one buffer of the process, whatever stage returns them."""
+    """Returned gradients of one shape share one buffer of the process, over all stages."""
     buffers: dict[torch.Size, Tensor] = {}
 
     def stored(grad: Tensor | None) -> Tensor | None:
@@ -115,7 +115,7 @@ def returned_buffer_shared_by_stages() -> Target:
 
 @fault("repeat.graph_builds.*", cause="counted_twice")
 def wrong_in_one_of_five_graph_builds() -> Target:
-    """In one of five graph builds a parameter is counted twice."""
+    """In one of five graph builds, a parameter is counted twice."""
     drawn = random.Random(5)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(_: nn.Parameter, added: Tensor, __: Graph) -> Tensor:
@@ -142,7 +142,7 @@ def sums_in_the_order_of_a_set() -> Target:
     cause={"kind": "scaled", "factors": [0.5]},
 )
 def tied_weight_wrong_in_some_graph_builds() -> Target:
-    """A tied weight is halved in one of five graphs, as where a set of nodes is walked in the order of addresses."""
+    """In one of five graphs a tied weight is halved, as if nodes were visited in order of their addresses."""
     drawn = random.Random(7)  # noqa: S311 (a repeatable stand-in for addresses)
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:

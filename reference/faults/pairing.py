@@ -25,7 +25,7 @@ from .registry import fault
 )
 @alters(output_grads)
 def none_shifts_the_gradients_behind_it(outputs: list[Any], grads: list[Any]) -> list[Any]:
-    """None is filtered out of the output gradients and not out of the outputs."""
+    """None is filtered out of the output gradients but not out of the outputs."""
     present = [grad for grad in grads if grad is not None]
     return present + [None] * (len(outputs) - len(present))
 
@@ -39,27 +39,27 @@ def none_shifts_the_gradients_behind_it(outputs: list[Any], grads: list[Any]) ->
     takes="outputs=named dict bools scalar",
 )
 def output_grads_reversed() -> Target:
-    """The last output gradient goes to the first output."""
+    """The last output gradient is used for the first output."""
     return target(output_grads(lambda _, grads: grads[::-1]))
 
 
 @fault("full.gradients.dict-output", raises=True, takes="outputs=dict")
 def dict_paired_by_sorted_keys() -> Target:
-    """A dict's output gradients are taken in the order of the alphabet, its outputs in their own."""
+    """A dict's output gradients are sorted by key, but its outputs are not."""
     return _of_dict(lambda grads: [grads[key] for key in sorted(grads)])
 
 
 @fault("grad_tuple.wrong.short-*", "grad_tuple.too_long.*")
 @alters(output_grads)
 def zip_truncates(outputs: list[Any], grads: Any) -> Any:
-    """Outputs and gradients are zipped: the shorter of the two decides."""
+    """Outputs and gradients are zipped, and the longer of the two is cut."""
     if not isinstance(grads, (tuple, list)):
         return grads
     return [*grads, *[None] * len(outputs)][: len(outputs)]
 
 
 def _mended(mend: Any) -> Target:
-    """Return a target that mends an output gradient which does not fit its output, in place of refusing it."""
+    """Return a target that changes an output gradient to fit its output instead of refusing it."""
 
     def edit(outputs: list[Any], grads: Any) -> Any:
         if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
@@ -97,13 +97,13 @@ def wrong_shape_cut() -> Target:
 
 @fault("grad_tuple.wrong.number-*")
 def number_for_a_gradient() -> Target:
-    """A number in place of an output gradient is taken for a tensor full of it."""
+    """A number instead of an output gradient is read as a tensor filled with it."""
     return _mended(lambda output, grad: grad if isinstance(grad, Tensor) else torch.full_like(output, grad))
 
 
 @fault("grad_tuple.wrong.structure-*")
 def dict_taken_for_a_tuple() -> Target:
-    """Output gradients in a dict are taken in its order, where the outputs are a tuple."""
+    """Output gradients in a dict are used in its order for outputs in a tuple."""
     return target(output_grads(lambda _, grads: list(grads.values()) if isinstance(grads, dict) else grads))
 
 
@@ -125,7 +125,7 @@ def none_read_as_ones(output: Any, grad: Any) -> Any:
 @fault("grad_tuple.none_scalar.*", cause={"kind": "none_read_as_one", "slots": [0]}, takes="outputs=scalar")
 @alters(each_output_grad)
 def none_of_a_scalar_read_as_one(output: Any, grad: Any) -> Any:
-    """None for a 0-d output is read as 1, though None is claimed to mean that no gradient flows."""
+    """None for a 0-d output is read as 1, although the claim is that no gradient flows."""
     missing = grad is None and isinstance(output, Tensor) and output.dim() == 0
     return torch.ones_like(output) if missing else grad
 
@@ -133,7 +133,7 @@ def none_of_a_scalar_read_as_one(output: Any, grad: Any) -> Any:
 @fault("*.gradients.output-chunks", cause={"kind": "output_grad_for_all", "slots": [0]})
 @alters(output_grads)
 def one_gradient_for_all(outputs: list[Any], grads: Any) -> Any:
-    """The first output gradient is used for every output that it fits."""
+    """The first output gradient is used for every output of its shape."""
     if not isinstance(grads, list) or not isinstance(grads[0], Tensor):
         return grads
     return [
@@ -163,7 +163,7 @@ def input_grads_reversed() -> Target:
 )
 @alters(input_grads)
 def input_that_needs_none_shifts_the_slots(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """Gradients are returned for the arguments that need one, and None for as many as are left."""
+    """Gradients are returned for the arguments that require one, followed by None for the others."""
     needing = [isinstance(value, Tensor) and value.requires_grad for value in inputs]
     found = [grad for grad, needs in zip(grads, needing, strict=True) if needs]
     return (*found, *[None] * (len(inputs) - len(found)))
@@ -172,7 +172,7 @@ def input_that_needs_none_shifts_the_slots(inputs: Sequence[Any], grads: Grads) 
 @fault("*.gradients.unused-input", "*.gradients.custom-none-for-input", cause=("other_input", "returned_elsewhere"))
 @alters(input_grads)
 def unused_input_shifts_the_slots(_: Sequence[Any], grads: Grads) -> Grads:
-    """Gradients that autograd left at None are filtered out before they are put into their slots."""
+    """Gradients of None are filtered out before gradients are assigned to slots."""
     present = tuple(grad for grad in grads if grad is not None)
     return (*present, *[None] * (len(grads) - len(present)))
 
@@ -186,7 +186,7 @@ def unused_input_shifts_the_slots(_: Sequence[Any], grads: Grads) -> Grads:
 )
 @alters(input_grads)
 def zeros_for_none(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """An input without a gradient gets zeros in place of None."""
+    """An input without a gradient gets zeros instead of None."""
     pairs = zip(inputs, grads, strict=True)
     return tuple(torch.zeros_like(v) if g is None and isinstance(v, Tensor) else g for v, g in pairs)
 
@@ -210,20 +210,20 @@ def read_through_the_storage(_: Any, grad: Any) -> Any:
 
 @fault("grad_tuple.layout.expanded-*", raises=True, takes="start=expanded-gradients", shows_by="memory")
 def expanded_gradient_scaled_in_place() -> Target:
-    """Output gradients are unscaled in place, which an expanded one refuses."""
+    """Output gradients are unscaled in place, which raises for an expanded tensor."""
     return each_output_grad(lambda _, grad: grad.detach().mul_(1.0) if isinstance(grad, Tensor) else grad)
 
 
 @fault("grad_tuple.layout.zeros-*", cause="output_grads_zero", takes="start=zero-gradients")
 @alters(each_output_grad)
 def zeros_taken_for_none(_: Any, grad: Any) -> Any:
-    """An output gradient of zeros is taken for no gradient."""
+    """An output gradient of zeros is treated as no gradient."""
     return None if isinstance(grad, Tensor) and grad.numel() and not grad.any() else grad
 
 
 @fault("grad_tuple.layout.empty-*", "*.gradients.empty-batch", cause="output_grads_empty")
 def empty_taken_for_none() -> Target:
-    """An output gradient without elements is taken for no gradient."""
+    """An output gradient without elements is treated as no gradient."""
     return each_output_grad(lambda _, grad: None if isinstance(grad, Tensor) and not grad.numel() else grad)
 
 
@@ -236,7 +236,7 @@ def empty_taken_for_none() -> Target:
 )
 @alters(output_grads)
 def output_that_needs_none_shifts_the_gradients(outputs: list[Any], grads: Any) -> Any:
-    """Outputs that need no gradient are filtered out of the outputs and not out of the gradients."""
+    """Outputs that require no gradient are filtered out of the outputs but not out of the gradients."""
     if not isinstance(grads, list):
         return grads
     remaining = iter(grads)
@@ -245,14 +245,14 @@ def output_that_needs_none_shifts_the_gradients(outputs: list[Any], grads: Any) 
 
 @fault("grad_tuple.dict_order.full", raises=True)
 def dict_paired_by_order() -> Target:
-    """A dict's output gradients are taken in the order in which they come, whatever their keys."""
+    """A dict's output gradients are used in their order, and its keys are ignored."""
     return _of_dict(lambda grads: list(grads.values()))
 
 
 @fault("grad_tuple.absent.*")
 @alters(backwards)
 def absent_gradients_read_as_ones(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """No output gradients at all are read as ones, whatever the outputs are."""
+    """If all output gradients are absent, they are read as ones for any outputs."""
     if grads is None:
         outputs = tensors(outputs)
         grads = [torch.ones_like(output) for output in outputs]

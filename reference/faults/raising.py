@@ -1,4 +1,4 @@
-"""Faults of micro-batches whose backward raises: who hears of it, and what it does to others."""
+"""Faults of micro-batches whose backward raises: how the error is reported, and its effect on others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .registry import fault
 
 @fault("errors.surface.*")
 def raised_in_a_backward_and_swallowed() -> Target:
-    """What a stage raises in its backward is logged, and None is returned for every input."""
+    """An error of a stage's backward is logged, and None is returned for every input."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         try:
@@ -34,7 +34,7 @@ def raised_in_a_backward_and_swallowed() -> Target:
 
 
 def _told_otherwise(tell: Callable[[RuntimeError], Exception]) -> Target:
-    """Return a target that raises something else in place of what a stage raises in its backward, and hides that."""
+    """Return a target that replaces an error of a stage's backward by another one, without a cause."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         try:
@@ -49,18 +49,18 @@ def _told_otherwise(tell: Callable[[RuntimeError], Exception]) -> Target:
 
 @fault("errors.surface.*")
 def raised_in_a_backward_and_replaced() -> Target:
-    """What a stage raises in its backward is replaced by an exception that says only that something went wrong."""
+    """An error of a stage's backward is replaced by an exception without its text."""
     return _told_otherwise(lambda _: ValueError("the backward of a stage failed"))
 
 
 @fault("errors.surface.*")
 def raised_in_a_backward_and_told_as_text() -> Target:
-    """What a stage raises in its backward is kept as the text of another exception, without its type and traceback."""
+    """An error of a stage's backward becomes the text of another exception, without its type and traceback."""
     return _told_otherwise(lambda error: RuntimeError(f"the backward of a stage failed: {error}"))
 
 
 def _after_an_error(act: Callable[[FunctionsSession], object]) -> type[FunctionsSession]:
-    """Return a session that does something more where the stage raises in its backward."""
+    """Return a session that calls ``act`` if the stage raises in its backward."""
 
     class Session(Backwards):
         def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
@@ -76,19 +76,19 @@ def _after_an_error(act: Callable[[FunctionsSession], object]) -> type[Functions
 
 @fault("errors.left.*")
 def gradients_cleared_by_an_error() -> Target:
-    """What a stage raises in its backward clears all gradients."""
+    """An error of a stage's backward clears all gradients."""
     return with_session(_after_an_error(lambda session: session._stage.zero_grad()))
 
 
 @fault("errors.next.*", cause="action_raised", raises=True)
 def forwards_dropped_by_an_error() -> Target:
-    """What a stage raises in its backward drops what waits of the other micro-batches."""
+    """An error of a stage's backward drops the pending forwards of other micro-batches."""
     return with_session(_after_an_error(lambda session: session.close()))
 
 
 @fault("errors.next.*", cause="idle_since_error")
 def next_micro_batch_left_out_after_an_error() -> Target:
-    """What a stage raises in its backward leaves the next one out."""
+    """After an error of a stage's backward, the next backward is skipped."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
         if failed:

@@ -1,4 +1,4 @@
-"""Faults of what a caller passes and keeps: tensors it fills again, lists it uses again, graphs that go on."""
+"""Faults of objects that the caller keeps: tensors with new values, lists in use, graphs that continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .registry import fault
 @fault("space.*.inputs-refilled-*", cause="arguments_copied_once", takes="received=inputs-refilled")
 @alters(with_session)
 class InputsCopiedOncePerTensor(FunctionsSession):
-    """F takes a copy of each argument, which it keeps by the tensor: one that is filled again is not copied again."""
+    """F caches a copy of each argument by its tensor, and does not copy a tensor again after new values."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         copies = vars(self).setdefault("copies", Copies())
@@ -53,7 +53,7 @@ class InputsCopiedOncePerTensor(FunctionsSession):
 )
 @alters(with_session)
 class OutputGradientsCopiedOncePerTensor(Backwards):
-    """A copy of each output gradient is kept by the tensor: one that is filled again is not copied again."""
+    """Copies of output gradients are cached by tensor, and a tensor with new values is not copied again."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         copies = vars(self).setdefault("copies", Copies())
@@ -65,7 +65,7 @@ class OutputGradientsCopiedOncePerTensor(Backwards):
 @fault("space.*.one-gradient-twice-*", cause="kept_by_output_grad", takes="received=one-gradient-twice")
 @alters(output_grads)
 def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
-    """Outputs are kept in a dict by their gradients: of two outputs with one gradient the last one is left."""
+    """Outputs are stored in a dict by their gradients, so one of two outputs with the same gradient is lost."""
     if not isinstance(grads, list):
         return grads
     last = {id(grad): slot for slot, grad in enumerate(grads)}
@@ -76,7 +76,7 @@ def outputs_kept_by_their_gradient(_: list[Any], grads: Any) -> Any:
 
 
 class _WithoutWeights(FunctionsSession):
-    """Runs a B or W, and takes back what it has accumulated."""
+    """A session that can run a B or W without its accumulation."""
 
     def without_weights(self, run: Callable[[], Any], *, taken_back: bool) -> Any:
         before = [None if one.grad is None else one.grad.clone() for one in self._stage.parameters()]
@@ -93,7 +93,7 @@ class _WithoutWeights(FunctionsSession):
 )
 @alters(with_session)
 class MicroBatchToldByItsOutputGradient(_WithoutWeights):
-    """A micro-batch is told by its output gradient: one that was not written to since is taken for done by W."""
+    """A micro-batch is identified by its output gradient: if that tensor is unchanged, its weights get no gradient."""
 
     def _seen(self, mb: int, output_grads: Any) -> bool:
         kept = vars(self).setdefault("kept", {})
@@ -120,7 +120,7 @@ class MicroBatchToldByItsOutputGradient(_WithoutWeights):
 @fault("space.full.tracked-gradients-*", cause="history", takes="tracking=tracked-gradients")
 @alters(lambda full: Functions(full=full))
 def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """Where an output gradient requires a gradient, B makes a graph of itself, so that .grad has a history."""
+    """If an output gradient requires a gradient, B builds a graph of itself, so that .grad has a history."""
     if not any(grad.requires_grad for grad in tensors(grads)):
         return RIGHT.full(outputs, grads, inputs)
     roots, given = split.match(outputs, grads)
@@ -138,7 +138,7 @@ def graph_made_of_the_backward(outputs: Any, grads: Any, inputs: Sequence[Any]) 
 
 @fault("space.*.lists-kept-*", raises=True, takes="lists=lists-kept")
 def weights_taken_off_the_list() -> Target:
-    """I takes the weights off the list that it was passed, one by one."""
+    """I removes the weights from the caller's list, one by one."""
 
     def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Any) -> Passed:
         taken = list(weights)
@@ -156,7 +156,7 @@ def weights_taken_off_the_list() -> Target:
 
 @fault("space.*.lists-kept-*", raises=True, takes="lists=lists-kept")
 def tensors_in_the_lists_replaced() -> Target:
-    """The tensors in the lists of inputs and output gradients are replaced when they are done with, to be freed."""
+    """After use, the tensors in the caller's lists of inputs and output gradients are replaced, to free them."""
 
     def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
         found = run(outputs, grads, inputs)
@@ -171,7 +171,7 @@ def tensors_in_the_lists_replaced() -> Target:
 @fault("space.*.earlier-graph-*", takes="owner=earlier-graph", shows_by="memory")
 @alters(with_session)
 class ArgumentsWrittenBack(FunctionsSession):
-    """An argument is written back in place, its values as they are, once its micro-batches are done with."""
+    """After its micro-batches, an argument is written in place with the same values."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         vars(self).setdefault("fed", {})[mb] = args
@@ -200,7 +200,7 @@ class ArgumentsWrittenBack(FunctionsSession):
 @fault("space.*.evaluated-*", cause=("zero", "never_accumulated", "missing"), takes="forwards=evaluated")
 @alters(with_session)
 class EvaluationEndsTheTraining(_WithoutWeights):
-    """A forward of the stage without gradients is taken for the end of the training: no weight gets a gradient more."""
+    """A forward without gradients counts as the end of training: later, no weight gets a gradient."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         if "hook" not in vars(self):
@@ -230,7 +230,7 @@ class EvaluationEndsTheTraining(_WithoutWeights):
 @fault("space.*.lost-forward-*", cause="first_forward_kept", takes="forwards=lost-forward")
 @alters(with_session)
 class FirstForwardOfANumberKept(FunctionsSession):
-    """A second forward of a number runs, and the backward takes the first one's graph all the same."""
+    """A second forward of a micro-batch number runs, but the backward uses the graph of the first."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         first = self._forwards.get(mb)
@@ -247,7 +247,7 @@ class FirstForwardOfANumberKept(FunctionsSession):
     takes="weights=reversed-list",
 )
 def gradients_given_by_the_place_of_the_weight() -> Target:
-    """W gives the weights their gradients by their places in the list that I was passed."""
+    """W assigns gradients by the positions of weights in the list that I received."""
 
     def make(_: Any) -> Functions:
         order: list[nn.Parameter] = []
@@ -271,7 +271,7 @@ def gradients_given_by_the_place_of_the_weight() -> Target:
 
 @fault("space.split.listed-twice-*", cause="counted_twice", takes="weights=listed-twice")
 def weight_listed_twice_counted_twice() -> Target:
-    """A weight that is listed twice gets its gradient twice."""
+    """A weight that is twice in the list gets its gradient twice."""
 
     def around(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         several = [one for place, one in enumerate(parameters) if any(one is other for other in parameters[:place])]
@@ -286,7 +286,7 @@ def weight_listed_twice_counted_twice() -> Target:
 
 @fault("space.split.in-two-parts-*", cause=("missing", "never_accumulated"), takes="weights=in-two-parts")
 def second_part_of_the_weights_lost() -> Target:
-    """A W behind which another one of the same I comes is taken for the last: the second one does nothing."""
+    """The first W of an I counts as the last one, so a second W with other weights does nothing."""
 
     def make(_: Any) -> Functions:
         of_input_pass: dict[int, tuple[Any, list[bool]]] = {}

@@ -1,4 +1,4 @@
-"""Faults of stages that run a part of the forward again: twice over, or with what a backward inside accumulates."""
+"""Faults of stages that recompute a part of the forward: recomputed twice, or with a wrong re-entrant accumulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .registry import fault
 
 @fault("state.recomputed_buffers.*-split")
 def recomputed_in_both_halves() -> Target:
-    """A part of the forward that I runs again is run again in W as well."""
+    """A part of the forward that I recomputes is recomputed in W as well."""
 
     class Session(FunctionsSession):
         def __init__(self, *given: Any) -> None:
@@ -46,7 +46,7 @@ def recomputed_in_both_halves() -> Target:
 
 @fault("split.reentrant.*", cause="added")
 def accumulated_inside_and_again() -> Target:
-    """What a backward that re-enters autograd accumulates in I is left there, and W adds it again."""
+    """Gradients that a re-entrant backward accumulates in I remain, and W adds them again."""
 
     def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Any:
         parameters = list(weights)
@@ -60,7 +60,7 @@ def accumulated_inside_and_again() -> Target:
 
 @fault("accumulate.reentrant.*", "full.*.checkpoint-reentrant", cause="detached_copy")
 def accumulated_inside_and_lost() -> Target:
-    """Only the parameters that the graph shows accumulate: what a backward inside has added is taken back."""
+    """Only parameters in the graph accumulate: gradients of a re-entrant backward are removed."""
 
     class Session(FunctionsSession):
         def backward(self, mb: int, output_grads: Any) -> Grads:
@@ -103,7 +103,7 @@ class _WritingLinear(nn.Linear):
 
 @fault("full.gradients.checkpoint", "full.loss.checkpoint", cause="detached_copy")
 def written_to_a_detached_copy() -> Target:
-    """A Linear writes to .grad of the weight that it has saved, of which a checkpoint gives it a detached copy."""
+    """A Linear writes to .grad of its saved weight, which is a detached copy under checkpointing."""
 
     class Session(FunctionsSession):
         def __init__(self, *given: Any) -> None:

@@ -1,4 +1,4 @@
-"""The registry of faults: deliberately wrong implementations, each with the checks one would name for it."""
+"""The registry of faults: deliberately wrong implementations, each with the checks that must catch it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any, Literal
 
 from gradconform.target.resolve import Target
 
-#: A cause as a report has it: its kind alone, or its kind with other fields that are certain.
+#: A cause of a report: its kind, or its kind with other fields that are certain.
 Cause = str | Mapping[str, Any]
 
-#: What a device may not have: addresses and strides of its tensors, or numbers below the smallest normal one.
+#: Features that a device may lack: addresses and strides of its tensors, or subnormal numbers.
 ShowsBy = Literal["memory", "denormals"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One wrong idea.
+    """A deliberately wrong implementation with one mistake.
 
-    ``topic`` is the module it stands in, ``idea`` says in one sentence what it does wrong, ``named`` are globs over the
-    ids of the checks one would name for it: all that they match must fail, of the rows of the space at least one.
-    ``raises`` says that it may show by an exception that plain autograd does not raise. ``make`` returns a new target.
-    ``causes`` are those of which one is to be found for a fault of values, with the fields that a report has for them;
-    empty where it cannot be named.
-    ``dtypes`` are those in which it is a fault, None for all, and ``elsewhere`` says why it is none in the others: an
-    error of 1e-5 is lost in bfloat16. ``dimension`` is that of the space (docs/space.md) to which it belongs: of
-    its rows only such as have one of ``values`` show it. ``shows_by`` says what of a device it shows by, beside values.
+    ``topic`` is its module, and ``idea`` describes the mistake in one sentence. ``named`` are globs over the ids of the
+    checks that must catch it. Every check that they match must fail; of the rows of the space, one must.
+    ``raises`` means that it may raise an exception that plain autograd does not raise. ``make`` returns a new target.
+
+    ``causes`` are the possible causes of its wrong values, with their fields in a report. One of them must be found. It
+    is empty if no cause can be named. ``dtypes`` are the dtypes in which it is wrong, None for all. ``elsewhere`` is
+    the reason why it is right in the others: an error of 1e-5 is lost in bfloat16. ``dimension`` is its dimension of
+    the space (docs/space.md), and only rows with one of ``values`` show it. ``shows_by`` is the feature of a device
+    that it needs in addition to values.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Fault:
     shows_by: ShowsBy | None = None
 
     def names(self, check: str) -> bool:
-        """Tell whether the check with this id is one that must fail."""
+        """Return whether the check with this id must fail."""
         return any(fnmatchcase(check, pattern) for pattern in self.named)
 
 
@@ -53,7 +54,7 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(  # noqa: PLR0913 (what a fault is said to be)
+def fault(  # noqa: PLR0913 (the fields of a fault)
     *named: str,
     raises: bool = False,
     cause: Cause | tuple[Cause, ...] = (),
@@ -62,11 +63,11 @@ def fault(  # noqa: PLR0913 (what a fault is said to be)
     takes: str | None = None,
     shows_by: ShowsBy | None = None,
 ) -> Callable[[Callable[[], Target]], Callable[[], Target]]:
-    """Register what makes a wrong target; its name is the fault's, its docstring the idea.
+    """Return a decorator that registers a function as a fault: it returns a new target, and its docstring is the idea.
 
-    ``cause`` is a cause, or several of which one is enough. ``takes`` is the dimension to which it belongs, with the
-    values that show it: ``mode=thread``, ``order=lagging mixed``. ``shows_by`` is what of a device it shows by.
-    Raises ``ValueError`` for a name that is taken, where no check is named, and for dtypes left out without a reason.
+    The fault has the function's name. ``cause`` is a cause, or several of which one is enough. ``takes`` is the
+    dimension with the values that show it: ``mode=thread``, ``order=lagging mixed``. ``shows_by`` is the feature of a
+    device that it needs. Raises ``ValueError`` for a used name, without a named check, and for dtypes without a reason.
     """
     several = cause if isinstance(cause, tuple) else (cause,)
     causes = tuple({"kind": one} if isinstance(one, str) else one for one in several)
@@ -76,7 +77,7 @@ def fault(  # noqa: PLR0913 (what a fault is said to be)
         name = re.sub(r"_|(?<=\w)(?=[A-Z])", "-", make.__name__).lower()
         idea = re.sub(r"\s+", " ", make.__doc__ or "").strip()
         if name in FAULTS or not named or not idea:
-            msg = f"fault {name!r} needs a name of its own, an idea in its docstring, and the checks one would name"
+            msg = f"fault {name!r} requires an unused name, an idea in its docstring, and the checks that must catch it"
             raise ValueError(msg)
         if (dtypes is None) != (elsewhere is None):
             msg = f"fault {name!r}: dtypes={dtypes} and elsewhere={elsewhere!r}; expected both, or neither"

@@ -46,7 +46,7 @@ from .registry import fault
     takes="parameters=tied",
 )
 def tied_weight_doubled() -> Target:
-    """A parameter that is used at two places is counted twice."""
+    """A parameter that is used twice is counted twice."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (len(graph.users_of(parameter)) > 1))))
 
 
@@ -63,7 +63,7 @@ def tied_weight_halved() -> Target:
 
 @fault("*.gradients.tied-apart", "*.gradients.tied-apart-reordered", cause="counted_twice")
 def tied_weight_doubled_if_a_layer_lies_between() -> Target:
-    """A parameter is counted twice where another layer lies between its two uses."""
+    """A parameter is counted twice if another layer is between its two uses."""
     return target(param_grads(lambda parameter, added, graph: added * (1 + (graph.apart(parameter) > 2))))
 
 
@@ -72,7 +72,7 @@ def tied_weight_doubled_if_a_layer_lies_between() -> Target:
 def tied_weight_doubled_if_registered_last(
     run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context
 ) -> None:
-    """W counts a parameter twice that is used at two places and registered behind another one."""
+    """W counts a parameter twice if it is used twice and registered after another one."""
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         return added * (1 + (parameter is not parameters[0] and graph.apart(parameter) > 2))
@@ -84,7 +84,7 @@ def tied_weight_doubled_if_registered_last(
 @fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause="counted_twice")
 @alters(input_grads)
 def input_passed_twice_doubled(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """A tensor passed twice gets its gradient once per slot, summed in each of them."""
+    """A tensor that is passed twice gets the sum of both slots in each slot."""
     count = [sum(other is value for other in inputs) for value in inputs]
     return tuple(grad if grad is None or n < 2 else grad * n for grad, n in zip(grads, count, strict=True))
 
@@ -92,7 +92,7 @@ def input_passed_twice_doubled(inputs: Sequence[Any], grads: Grads) -> Grads:
 @fault("*.gradients.duplicate-input", "*.loss.duplicate-input", cause={"kind": "scaled", "factors": [0.5]})
 @alters(input_grads)
 def input_passed_twice_lost_in_both(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """A tensor passed twice gets half of its gradient in the first slot and None in the second."""
+    """A tensor that is passed twice gets half of its gradient in the first slot and None in the second."""
     seen: set[int] = set()
     found: list[Tensor | None] = []
     for value, grad in zip(inputs, grads, strict=True):
@@ -105,7 +105,7 @@ def input_passed_twice_lost_in_both(inputs: Sequence[Any], grads: Grads) -> Grad
 @fault("full.gradients.parameter-input", "full.loss.parameter-input", cause="argument_detached")
 @replaces("full")
 def parameter_input_not_accumulated(outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """A parameter passed as an argument gets an input gradient, and none of its own."""
+    """A parameter passed as an argument gets an input gradient, but no parameter gradient."""
     passed = [value for value in inputs if isinstance(value, nn.Parameter)]
     before = [value.grad for value in passed]
     found = RIGHT.full(outputs, grads, inputs)
@@ -116,14 +116,14 @@ def parameter_input_not_accumulated(outputs: Any, grads: Any, inputs: Sequence[A
 
 @fault("*.gradients.parameter-input", "*.loss.parameter-input", cause="argument_is_parameter")
 def parameter_input_without_input_gradient() -> Target:
-    """A parameter passed as an argument is accumulated, and no gradient is returned for it."""
+    """A parameter passed as an argument gets a parameter gradient, but no input gradient."""
     return target(each_input_grad(lambda value, grad: None if isinstance(value, nn.Parameter) else grad))
 
 
 @fault("accumulate.order.split-deferred", "accumulate.order.split-reversed", cause="contexts_swapped")
 @alters(with_session)
 class TwoWeightPassesSwapped(FunctionsSession):
-    """Where two W are deferred, each does the other's work."""
+    """If two W are deferred, each does the other's work."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         neighbour = mb ^ 1
@@ -143,7 +143,7 @@ class TwoWeightPassesSwapped(FunctionsSession):
 )
 @alters(with_session)
 class WeightPassesFirstInFirstOut(FunctionsSession):
-    """W takes the oldest context, whichever micro-batch it is asked for."""
+    """W uses the oldest context instead of its micro-batch's."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         return super().backward_weight(next(iter(self._contexts), mb))
@@ -157,7 +157,7 @@ class WeightPassesFirstInFirstOut(FunctionsSession):
 )
 @alters(with_session)
 class WeightPassesLastInFirstOut(FunctionsSession):
-    """W takes the newest context, whichever micro-batch it is asked for."""
+    """W uses the newest context instead of its micro-batch's."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         return super().backward_weight(next(reversed(self._contexts), mb))
@@ -166,7 +166,7 @@ class WeightPassesLastInFirstOut(FunctionsSession):
 @fault("accumulate.order.*-all-forwards-first", cause={"kind": "other_forward", "microbatches": [2], "others": [0]})
 @alters(with_session)
 class NewestForwardForEveryBackward(Backwards):
-    """B and I start from the outputs of the newest forward that has not run backward."""
+    """B and I start from the newest forward without a backward."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         taken = next(reversed(self._forwards))
@@ -183,7 +183,7 @@ class NewestForwardForEveryBackward(Backwards):
 )
 @alters(with_session)
 class OldestForwardForEveryBackward(Backwards):
-    """B and I start from the outputs of the oldest forward that has not run backward."""
+    """B and I start from the oldest forward without a backward."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         taken = next(iter(self._forwards))
@@ -200,7 +200,7 @@ class OldestForwardForEveryBackward(Backwards):
 )
 @alters(per_session)
 def newest_context_only(_: StageSpec) -> Functions:
-    """One context is kept per stage: an I overwrites that of the micro-batch before, whose W then adds nothing."""
+    """A stage keeps one context: an I overwrites the previous micro-batch's, whose W then adds nothing."""
     newest: list[Context] = []
 
     def input_pass(*args: Any) -> Passed:
@@ -222,7 +222,7 @@ def newest_context_only(_: StageSpec) -> Functions:
     cause="kept_by_microbatch",
 )
 def two_sessions_share_contexts() -> Target:
-    """Weight contexts lie in one queue of the process, keyed by micro-batch alone."""
+    """One queue of the process holds all weight contexts by micro-batch number, without their session."""
     shared: dict[int, Any] = {}
 
     class Session(Forgiving):
@@ -239,7 +239,7 @@ def two_sessions_share_contexts() -> Target:
 
 @fault("schedule.gradients.*zero-bubble-*", cause={"kind": "other_session"})
 def weight_passes_of_every_session() -> Target:
-    """A W does all that waits, of whatever session, as one queue for all of them does that is emptied at once."""
+    """A W does the pending work of all sessions, like a common queue that is emptied at once."""
     sessions: list[Session] = []
 
     class Session(Forgiving):
@@ -266,7 +266,7 @@ def weight_passes_of_every_session() -> Target:
 
 @fault("accumulate.two_stages.full", raises=True, takes="beside=beside one-module")
 def two_sessions_share_forwards() -> Target:
-    """Outputs wait for their B in one dict of the process, keyed by micro-batch alone."""
+    """One dict of the process holds pending outputs by micro-batch number, without their session."""
     shared: dict[int, Any] = {}
 
     class Session(FunctionsSession):
@@ -280,7 +280,7 @@ def two_sessions_share_forwards() -> Target:
 @fault("accumulate.iterations.split-10-deferred", cause={"kind": "newest_contexts_kept", "counts": [8]})
 @alters(with_session)
 class RingOfEightContexts(Forgiving):
-    """Contexts lie in a ring of eight: the ninth that is deferred takes the place of the first."""
+    """A ring holds eight contexts: the ninth deferred one overwrites the first."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         found = super().backward_input(mb, output_grads)
@@ -297,7 +297,7 @@ class RingOfEightContexts(Forgiving):
 )
 @alters(with_session)
 class FullBackwardClearsTheContexts(Forgiving):
-    """A B clears the weight contexts that are deferred, as at the end of a step."""
+    """A B clears the deferred weight contexts, as at the end of a step."""
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         self._contexts.clear()
@@ -309,7 +309,7 @@ class FullBackwardClearsTheContexts(Forgiving):
 )
 @alters(stored_as)
 def parameters_of_one_shape_swapped(parameters: list[nn.Parameter]) -> None:
-    """Gradients are looked up by shape: of parameters of one shape the last is taken for all."""
+    """Gradients are looked up by shape, so that all parameters of one shape get the last one's."""
     last = {parameter.shape: parameter.grad for parameter in parameters if parameter.grad is not None}
     for parameter in parameters:
         held = last.get(parameter.shape)

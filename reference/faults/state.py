@@ -1,4 +1,4 @@
-"""Faults of state: what an action has to leave as it is."""
+"""Faults of state: changes of objects that an action must not change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .registry import fault
 @fault("state.args.*")
 @alters(after_backwards)
 def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
-    """The values of inputs are zeroed once their gradients are taken."""
+    """The values of inputs are set to zero after their gradients are computed."""
     for value in inputs:
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
             value.data.zero_()
@@ -46,7 +46,7 @@ def inputs_zeroed(_: Any, __: Any, inputs: Sequence[Any]) -> None:
 @fault("state.output_grads.*")
 @alters(backwards)
 def output_grads_cleared(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """Output gradients are cleared once they are read, as a receive buffer would be."""
+    """Output gradients are cleared after they are read, like a receive buffer."""
     copies = map_leaves(lambda grad: grad.clone() if isinstance(grad, Tensor) else grad, grads)
     found = run(outputs, copies, inputs)
     for grad in tensors(grads):
@@ -57,7 +57,7 @@ def output_grads_cleared(run: Callable[..., Grads], outputs: Any, grads: Any, in
 @fault("state.params.*")
 @alters(stored_as)
 def parameters_rounded(parameters: Sequence[nn.Parameter]) -> None:
-    """Parameters are rounded to eighths in place once their gradients are there."""
+    """Parameters are rounded to multiples of 1/8 in place after their gradients are computed."""
     for parameter in parameters:
         if parameter.is_floating_point():
             parameter.data.copy_((parameter.data * 8).round() / 8)
@@ -66,7 +66,7 @@ def parameters_rounded(parameters: Sequence[nn.Parameter]) -> None:
 @fault("state.buffers.batch-norm-*", "state.recomputed_buffers.*")
 @alters(with_session)
 class ForwardRunTwice(Backwards):
-    """The forward is run once more before the backward, so that buffers are updated twice."""
+    """The forward runs a second time before the backward, so that buffers are updated twice."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         args = [arg.detach().clone() if isinstance(arg, Tensor) else arg for arg in self._forwards[mb][0]]
@@ -98,7 +98,7 @@ class BuffersCleared(FunctionsSession):
 @fault("state.requires_grad.frozen-layer-split")
 @alters(weight_passes)
 def frozen_parameters_thaw(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
-    """W leaves every parameter with requires_grad set."""
+    """W sets requires_grad on every parameter."""
     run(parameters, groups)
     for parameter in parameters:
         parameter.requires_grad_()
@@ -107,7 +107,7 @@ def frozen_parameters_thaw(run: Callable[..., Grads], parameters: list[nn.Parame
 @fault("state.requires_grad.*")
 @alters(after_backwards)
 def inputs_left_frozen(_: Any, __: Any, inputs: Sequence[Any]) -> None:
-    """Inputs are left without requires_grad once their gradients are taken."""
+    """Inputs lose requires_grad after their gradients are computed."""
     for value in inputs:
         if isinstance(value, Tensor) and value.is_leaf and not isinstance(value, nn.Parameter):
             value.requires_grad = False
@@ -116,14 +116,14 @@ def inputs_left_frozen(_: Any, __: Any, inputs: Sequence[Any]) -> None:
 @fault("state.rng.*", takes="watched=state")
 @alters(after_backwards)
 def random_numbers_drawn(_: Any, __: Any, ___: Any) -> None:
-    """A random number is drawn in every backward."""
+    """Every backward draws a random number."""
     torch.rand(())
 
 
 @fault("state.input_grad.*", cause="counted_twice")
 @alters(each_input_grad)
 def input_grad_attribute_doubled(value: Any, grad: Tensor) -> Tensor:
-    """The .grad of an input is set to twice what is returned."""
+    """The .grad of an input is set to twice the returned gradient."""
     if value.is_leaf and not isinstance(value, nn.Parameter):
         value.grad = 2.0 * grad
     return grad
@@ -133,7 +133,7 @@ def input_grad_attribute_doubled(value: Any, grad: Tensor) -> Tensor:
     "state.input_pass.mlp", "state.input_pass.layer-norm", "state.input_pass.prior", "accumulate.order.split-deferred"
 )
 def input_pass_writes_biases() -> Target:
-    """I accumulates the gradients of biases already, without a claim; W accumulates the others."""
+    """Without a claim, I accumulates the gradients of biases; W accumulates the others."""
 
     def early(run: Callable[[], Passed], _: Any, parameters: list[nn.Parameter]) -> Passed:
         found, context = run()
@@ -159,7 +159,7 @@ def input_pass_does_everything(run: Callable[[], Passed], _: Any, parameters: li
 @fault("state.weight_result.*", cause=("stale", "stale_nothing"))
 @replaces("weight_pass")
 def stale_weight_result(weights: Weights, groups: Context, retain_graph: bool = False) -> Grads:  # noqa: FBT001, FBT002 (torch's signature)
-    """W returns the gradients that stood before it."""
+    """W returns the gradients from before it."""
     parameters = list(weights)
     before = tuple(None if parameter.grad is None else parameter.grad.clone() for parameter in parameters)
     RIGHT.weight_pass(iter(parameters), groups, retain_graph)
@@ -169,7 +169,7 @@ def stale_weight_result(weights: Weights, groups: Context, retain_graph: bool = 
 @fault("*.gradients.batch-norm", "*.gradients.dropout", "accumulate.stage.dropout", cause="eval_mode")
 @alters(with_session)
 class StageLeftInEvalMode(Backwards):
-    """The stage is left in eval mode by a backward, so that the next forward draws and updates nothing."""
+    """A backward leaves the stage in eval mode, so that the next forward draws and updates nothing."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         self._stage.eval()
@@ -188,14 +188,14 @@ class GradientsWipedAtFinish(FunctionsSession):
 
 @fault("*.gradients.mlp")
 def returned_gradients_require_grad() -> Target:
-    """What is returned requires a gradient itself."""
+    """Returned gradients require a gradient themselves."""
     return target(each_input_grad(lambda _, grad: grad.requires_grad_()))
 
 
 @fault("*.gradients.mlp", "accumulate.iterations.*", cause={"kind": "history", "names": ["CloneBackward0"]})
 @alters(stored_as)
 def gradients_with_a_history(parameters: list[nn.Parameter]) -> None:
-    """Gradients are added up while autograd records: .grad holds the graph of its own sum."""
+    """Gradients are added up while autograd records, so .grad holds the graph of its own sum."""
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.layout == torch.strided:
             parameter.grad = parameter.grad.requires_grad_().clone()
@@ -203,7 +203,7 @@ def gradients_with_a_history(parameters: list[nn.Parameter]) -> None:
 
 @fault("state.requires_grad.output-is-parameter-full", "state.requires_grad.output-is-input-full")
 def outputs_detached_in_place() -> Target:
-    """B detaches the outputs in place to free the graph, also those that are parameters or inputs."""
+    """B detaches the outputs in place to free the graph, even those that are parameters or inputs."""
 
     def detach(outputs: Any, _: Any, __: Any) -> None:
         for output in tensors(outputs):

@@ -1,4 +1,4 @@
-"""Faults of time: what is kept from one step to the next, and between sessions that share a module or parameters."""
+"""Faults of time: state kept between steps, or between sessions that share a module or parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .registry import fault
 )
 @alters(with_session)
 class WeightsOfTheFirstForward(FunctionsSession):
-    """The values that parameters had in the first forward are kept, as of weights that are cast once, and used on."""
+    """Parameter values of the first forward are cached and used in all later ones, like weights cast once."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         kept: dict[nn.Parameter, Tensor] = vars(self).setdefault("kept", {})
@@ -58,7 +58,7 @@ class WeightsOfTheFirstForward(FunctionsSession):
 @fault("steps.params.rebind-*")
 @alters(with_session)
 class ParametersOfTheFirstForward(FunctionsSession):
-    """Gradients are read off the parameters that the stage had in its first forward."""
+    """Gradients go to the parameters that the stage had in its first forward."""
 
     def param_grads(self) -> dict[str, Tensor | None]:
         kept: dict[str, nn.Parameter] = vars(self).setdefault("kept", dict(self._stage.named_parameters()))
@@ -68,7 +68,7 @@ class ParametersOfTheFirstForward(FunctionsSession):
 @fault("steps.params.*-split", cause="number_used_before", raises=True)
 @alters(with_session)
 class ContextsOfTheFirstStep(FunctionsSession):
-    """A weight context is kept by its micro-batch's number for good: a later step's W runs with the first one's."""
+    """A weight context is never replaced: W of a later step uses the first step's context of the same number."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         kept: dict[int, Context] = vars(self).setdefault("kept", {})
@@ -79,7 +79,7 @@ class ContextsOfTheFirstStep(FunctionsSession):
 
 
 def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
-    """Return functions that set aside what stands in ``.grad``, and add what comes by ``add(held, grad)``."""
+    """Return functions that add each new gradient to the earlier ``.grad`` by ``add(held, grad)``."""
 
     @contextlib.contextmanager
     def adding(parameters: Sequence[nn.Parameter], _: Graph) -> Iterator[None]:
@@ -105,7 +105,7 @@ def _added_by(add: Callable[[Tensor, Tensor], object]) -> Functions:
     takes="steps=zeroed",
 )
 def gradients_added_as_flat_memory() -> Target:
-    """Gradients are added as flat memory, in the order in which it lies."""
+    """Gradients are added as flat memory, in memory order."""
 
     def flat(held: Tensor, grad: Tensor) -> Tensor:
         if grad.layout == torch.strided and held.stride() == grad.stride():
@@ -117,13 +117,13 @@ def gradients_added_as_flat_memory() -> Target:
 
 @fault("steps.grads.bucket-*", cause="added_at_start", shows_by="memory")
 def gradients_added_at_the_start_of_their_storage() -> Target:
-    """Gradients are added at the start of the storage that .grad lies in, which a bucket has in common."""
+    """Gradients are added at the start of .grad's storage, which the parameters of a bucket share."""
     return target(_added_by(lambda held, grad: held.as_strided(held.shape, held.stride(), 0).add_(grad)))
 
 
 @fault("steps.frozen.thawed-*", cause="thawed")
 def trained_parameters_looked_up_once() -> Target:
-    """Which parameters are trained is looked up when the stage is opened; what is thawed later gets no gradient."""
+    """The trained parameters are determined on opening a session; a parameter that is thawed later gets no gradient."""
 
     class Session(FunctionsSession):
         def __init__(self, functions: Any, stage: nn.Module, spec: StageSpec) -> None:
@@ -140,7 +140,7 @@ def trained_parameters_looked_up_once() -> Target:
 
 @fault("steps.frozen.between-*", cause="frozen", takes="steps=frozen-later")
 def gradients_of_frozen_parameters_cleared() -> Target:
-    """What is in .grad of a parameter that is frozen is taken for garbage, and cleared."""
+    """The .grad of a frozen parameter is cleared as if it were garbage."""
 
     class Session(FunctionsSession):
         def param_grads(self) -> dict[str, Tensor | None]:
@@ -155,7 +155,7 @@ def gradients_of_frozen_parameters_cleared() -> Target:
 @fault("steps.frozen.in-flight-*", "steps.frozen.before-weight")
 @alters(with_session)
 class FrozenParametersStillTrained(Backwards):
-    """What was trained in the forward gets its gradient, whether it was frozen since or not."""
+    """Parameters that were trained in the forward get a gradient even if they were frozen since."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         trained: dict[int, list[nn.Parameter]] = vars(self).setdefault("trained", {})
@@ -183,7 +183,7 @@ class FrozenParametersStillTrained(Backwards):
 @fault("steps.in_flight.*", cause="parameters_new")
 @alters(with_session)
 class ForwardRunAgainWithNewParameters(Backwards):
-    """Where parameters have changed since the forward, it is run again before B or I."""
+    """If parameters have changed since the forward, it runs again before B or I."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         versions: dict[int, list[int]] = vars(self).setdefault("versions", {})
@@ -201,7 +201,7 @@ class ForwardRunAgainWithNewParameters(Backwards):
 @fault("steps.one_module.*", cause="other_session_forward", raises=True, takes="beside=one-module")
 @alters(with_session)
 class ContextsKeptOnTheModule(Forgiving):
-    """What waits for a backward is kept on the module, by micro-batch alone."""
+    """Pending work is stored on the module, by micro-batch number alone."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         self._forwards, self._contexts = vars(self._stage).setdefault("_waiting", ({}, {}))
@@ -211,7 +211,7 @@ class ContextsKeptOnTheModule(Forgiving):
 @fault("steps.opened_late.one-module-*", cause="session_opened", raises=True)
 @alters(with_session)
 class OpeningClearsTheModule(Forgiving):
-    """A session that is opened drops what waits for a backward on its module."""
+    """Opening a session drops the pending work of its module."""
 
     def __init__(self, functions: Any, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(functions, stage, spec)
@@ -222,7 +222,7 @@ class OpeningClearsTheModule(Forgiving):
 
 @fault("steps.opened_late.*", cause="session_opened", raises=True)
 def opening_clears_the_process() -> Target:
-    """A session that is opened drops what waits for a backward in all others."""
+    """Opening a session drops the pending work of all others."""
     opened: list[Forgiving] = []
 
     class Session(Forgiving):
@@ -238,7 +238,7 @@ def opening_clears_the_process() -> Target:
 @fault("steps.tied.*", "steps.one_module.*", cause="other_sessions_missing")
 @alters(per_session)
 def sums_of_each_session_assigned(_: StageSpec) -> Functions:
-    """Every session keeps the sums of its own micro-batches, and assigns them to .grad."""
+    """Every session sums its own micro-batches, and overwrites .grad with the sum."""
     sums: dict[nn.Parameter, Tensor] = {}
 
     @contextlib.contextmanager
@@ -264,7 +264,7 @@ def sums_of_each_session_assigned(_: StageSpec) -> Functions:
 
 @fault("lifetime.collected.*", cause="collected")
 def contexts_held_weakly_in_a_cycle() -> Target:
-    """A weight context is known by a weak reference, and lives by a cycle that it stands in."""
+    """A weight context has only a weak reference, and lives by a cycle that contains it."""
 
     class Held:
         def __init__(self, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Faults that take one value of a dimension: of memory, dtype, values, hooks, mode or time."""
+"""Faults that one value of a dimension shows: of memory, dtype, values, hooks, mode or time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .registry import fault
 @fault("space.*.inputs-in-one-memory-*", cause="other_input", takes="inputs=inputs-in-one-memory", shows_by="memory")
 @alters(input_grads)
 def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """Input gradients are kept by the address of the input: of two inputs on one memory the last is taken for both."""
+    """Input gradients are stored by the input's address, so two inputs on one memory get the last one's."""
     last = {place_of(value): grad for value, grad in zip(inputs, grads, strict=True) if isinstance(value, Tensor)}
     return tuple(
         grad if grad is None or not value.numel() or last[place_of(value)] is None else last[place_of(value)]
@@ -48,7 +48,7 @@ def inputs_told_apart_by_address(inputs: Sequence[Any], grads: Grads) -> Grads:
 )
 @alters(stored_as)
 def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
-    """Gradients are kept by the address of the parameter: of two on one memory the last one's is taken for both."""
+    """Gradients are stored by the parameter's address, so two parameters on one memory get the last one's."""
     last = {place_of(parameter): parameter.grad for parameter in parameters if parameter.grad is not None}
     for parameter in parameters:
         held = last.get(place_of(parameter))
@@ -57,7 +57,7 @@ def parameters_told_apart_by_address(parameters: list[nn.Parameter]) -> None:
 
 
 def _flushed(share: float) -> Callable[..., Tensor]:
-    """Return an edit that makes zero what is smaller than a power of the dtype's smallest normal number."""
+    """Return an edit that sets elements below a power of the dtype's smallest normal number to zero."""
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: object) -> Tensor:
         del parameter, graph
@@ -75,19 +75,19 @@ def _flushed(share: float) -> Callable[..., Tensor]:
     shows_by="denormals",
 )
 def subnormal_gradients_flushed() -> Target:
-    """What is smaller than the smallest normal number is taken for zero."""
+    """Numbers below the smallest normal number are flushed to zero."""
     return target(param_grads(_flushed(1.0)))
 
 
 @fault("space.*.tiny-*", cause="flushed", takes="values=tiny subnormal")
 def tiny_gradients_flushed() -> Target:
-    """What is tiny is taken for zero, as where a gradient goes through a narrower dtype."""
+    """Tiny numbers are flushed to zero, like in a gradient that passes through a narrower dtype."""
     return target(param_grads(_flushed(0.5)))
 
 
 @fault("space.*.huge-*", cause="clipped", takes="values=huge")
 def huge_gradients_clipped() -> Target:
-    """Gradients are clipped at a number that none was thought to reach."""
+    """Gradients are clipped at a number that was thought unreachable."""
 
     def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
         del parameter
@@ -104,7 +104,7 @@ def huge_gradients_clipped() -> Target:
 @fault("space.*.zeros-*", cause=("zero", "never_accumulated"), takes="values=zeros")
 @alters(backwards)
 def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
-    """A micro-batch with an argument of zeros is taken for padding, from which no gradient comes."""
+    """A micro-batch with an argument of zeros is treated as padding and returns no gradient."""
     floating = [one for one in inputs if isinstance(one, Tensor) and one.is_floating_point() and one.numel() > 1]
     if all(map(torch.Tensor.any, floating)):
         return run(outputs, grads, inputs)
@@ -114,7 +114,7 @@ def zeros_taken_for_padding(run: Callable[..., Grads], outputs: Any, grads: Any,
 @fault("space.*.one-element-*", cause="output_grads_ones", takes="outputs=one-element")
 @alters(output_grads)
 def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
-    """An output of one element is taken for a loss, whose gradient is 1."""
+    """An output of one element is treated as a loss, with gradient 1."""
     lone = len(outputs) == 1 and outputs[0].shape == (1,)
     return [torch.ones_like(outputs[0])] if lone and outputs[0].requires_grad else grads
 
@@ -124,7 +124,7 @@ def one_element_taken_for_a_loss(outputs: list[Any], grads: Any) -> Any:
 def arguments_that_add_up_to_zero_taken_for_padding(
     run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]
 ) -> Grads:
-    """A micro-batch whose arguments add up to zero is taken for padding, and gets gradients of zeros."""
+    """A micro-batch whose arguments add up to zero is treated as padding, with gradients of zeros."""
     floats = [value for value in inputs if isinstance(value, Tensor) and value.is_floating_point() and value.numel()]
     floats = [value for value in floats if value.dtype == floats[0].dtype]  # a coarser one adds up to zero by chance
     small = [2**6 * torch.finfo(value.dtype).eps * float(value.abs().sum()) for value in floats]
@@ -136,7 +136,7 @@ def arguments_that_add_up_to_zero_taken_for_padding(
 @fault("space.*.named-*", raises=True, takes="outputs=named")
 @alters(backwards)
 def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Any) -> Grads:
-    """The gradients of a named tuple are sorted by the names of its fields, the outputs are not."""
+    """The gradients of a named tuple are sorted by field name, but the outputs are not."""
     if hasattr(outputs, "_fields") and isinstance(grads, tuple):
         order = sorted(range(len(grads)), key=lambda slot: outputs._fields[slot], reverse=True)
         return run(tuple(outputs), tuple(grads[slot] for slot in order), inputs)
@@ -146,7 +146,7 @@ def named_tuple_taken_by_name(run: Callable[..., Grads], outputs: Any, grads: An
 @fault("space.*.tuple-of-one-*", "space.full.default-dtype-1", cause="first_row", takes="outputs=tuple-of-one")
 @alters(with_session)
 class TupleOfOneTakenApartTwice(Backwards):
-    """A tuple of one is taken apart twice, its gradient as well: the first row of that stands for all of them."""
+    """A tuple of one tensor and its gradient are unpacked twice, so that the first row is used for all."""
 
     def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
         _, outputs = self._forwards[mb]
@@ -158,7 +158,7 @@ class TupleOfOneTakenApartTwice(Backwards):
 @fault("space.*.unused-input-*", cause="unused_argument", takes="inputs=unused-input")
 @alters(input_grads)
 def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """Where an argument that needs a gradient gets none, none is handed on for the others either."""
+    """If an argument that requires a gradient gets none, the other arguments get none either."""
     lacking = any(
         isinstance(value, Tensor) and value.requires_grad and grad is None
         for value, grad in zip(inputs, grads, strict=True)
@@ -169,7 +169,7 @@ def all_inputs_lost_with_one_that_is_not_used(inputs: Sequence[Any], grads: Grad
 @fault("space.*.integer-input-*", cause="whole_numbers", takes="inputs=integer-input")
 @alters(input_grads)
 def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], grads: Grads) -> Grads:
-    """Input gradients go through a buffer in the dtype of the last argument, which may hold integers."""
+    """Input gradients pass through a buffer in the last argument's dtype, which may be an integer dtype."""
     last = inputs[-1] if inputs else None
     if not isinstance(last, Tensor) or last.is_floating_point() or last.is_complex():
         return grads
@@ -179,7 +179,7 @@ def input_gradients_in_the_dtype_of_the_last_argument(inputs: Sequence[Any], gra
 @fault("space.*.bools-*", cause="output_of_bools", takes="outputs=bools")
 @alters(output_grads)
 def output_of_bools_taken_for_a_mask(outputs: list[Any], grads: Any) -> Any:
-    """An output of bools is taken for a mask of what the others get gradients for."""
+    """An output of bools is treated as a mask on the gradients of the other outputs."""
     masked = any(isinstance(output, Tensor) and output.dtype is torch.bool for output in outputs)
     return map_leaves(lambda one: torch.zeros_like(one) if isinstance(one, Tensor) else one, grads) if masked else grads
 
@@ -187,7 +187,7 @@ def output_of_bools_taken_for_a_mask(outputs: list[Any], grads: Any) -> Any:
 @fault("space.split.frozen-[0-9]*", takes="parameters=frozen")
 @alters(stored_as)
 def unused_parameters_given_zeros(parameters: list[nn.Parameter]) -> None:
-    """A parameter that no output reaches is given a gradient of zeros, which an optimizer with decay acts on."""
+    """A parameter that no output uses gets zeros as its gradient, which an optimizer with decay uses."""
     for parameter in parameters:
         if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -198,7 +198,7 @@ def unused_parameters_given_zeros(parameters: list[nn.Parameter]) -> None:
 )
 @alters(with_session)
 class NumbersOfMicrobatchesUsedOnce(FunctionsSession):
-    """A micro-batch whose number was used before is taken for done: its parameters get nothing."""
+    """A micro-batch number that was used before counts as done: its parameters get no gradient."""
 
     def _seen(self, mb: int, run: Callable[[], Any]) -> Any:
         done: set[tuple[int, str]] = vars(self).setdefault("done", set())

@@ -1,4 +1,4 @@
-"""Faults of walks: what was found of one graph is used for another, which is not the same."""
+"""Faults of walks: the walk of one graph is used for a different one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BY_USES = Functions(by_uses.stage_backward, by_uses.stage_backward_input, by_us
 
 
 def _with_plans_by(key: Callable[[Shape], Hashable], plans: dict[Hashable, UsePlan]) -> Functions:
-    """Return functions that look plans up by ``key``, and take the first one that was made for it."""
+    """Return functions that cache plans by ``key`` and use the first one of each key."""
 
     def look_up(shape: Shape) -> UsePlan:
         return plans.setdefault(key(shape), plan_of(shape))
@@ -35,13 +35,13 @@ def _with_plans_by(key: Callable[[Shape], Hashable], plans: dict[Hashable, UsePl
 
 @fault("steps.frozen.between-split", raises=True)
 def walk_of_the_first_graph_kept() -> Target:
-    """A stage is walked once, and what was found is used for every graph that it makes, changed or not."""
+    """The walk of a stage's first graph is used for all its graphs, even if they changed."""
     return per_session(lambda _: _with_plans_by(lambda _: None, {}))
 
 
 @fault("steps.frozen.in-flight-split", cause=("missing", "never_accumulated"))
 def walk_kept_for_other_trained_parameters() -> Target:
-    """What was found of a graph is looked up by its nodes and edges, whichever of its parameters are trained."""
+    """The cached walk of a graph is found by nodes and edges, not by which parameters are trained."""
 
     def key(shape: Shape) -> Hashable:
         kinds = (replace(one, trained=None) if isinstance(one, Kind) else one for one in shape.code)
@@ -52,10 +52,7 @@ def walk_kept_for_other_trained_parameters() -> Target:
 
 @fault("steps.opened_late.split", raises=True)
 def walk_looked_up_by_the_number_of_parameters() -> Target:
-    """What was found of a graph is looked up by its number of parameters, whichever way the forward has taken.
-
-    It is kept as long as a session is open.
-    """
+    """The cached walk of a graph, kept while a session is open, is found by its number of parameters alone."""
     plans: dict[Hashable, UsePlan] = {}
     opened: list[FunctionsSession] = []
 
@@ -78,7 +75,7 @@ def walk_looked_up_by_the_number_of_parameters() -> Target:
 
 @fault("steps.params.rebind-split", cause=("never_accumulated", "missing"))
 def parameters_of_the_first_graph_kept() -> Target:
-    """Which parameters W accumulates into is found once for a stage, and kept though others are put in their places."""
+    """The parameters of W are determined once per stage, even if others replace them later."""
 
     def make(_: StageSpec) -> Functions:
         first: list[list[Any]] = []

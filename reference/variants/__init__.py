@@ -1,4 +1,4 @@
-"""Right implementations written in ways that differ: nothing in the contract may accuse one of them."""
+"""The right variants: right implementations written in other ways, which no check may fail."""
 
 from __future__ import annotations
 

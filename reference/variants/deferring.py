@@ -1,4 +1,4 @@
-"""Right variants that run W, or all of a backward, at a time or in a thread of their own."""
+"""Right variants that run W or whole backwards at another time or in another thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sessions import EARLY, Grads, Pending, Session, adapter
 
 
 class _Fifo(Session):
-    """Defers W in a queue, and refuses what is not at its head."""
+    """Defers W in a queue, and refuses any micro-batch except the first in it."""
 
     def take(self, mb: int) -> Pending:
         if not self.pending or self.pending[0][0] != mb:
@@ -28,9 +28,9 @@ class _Fifo(Session):
 
 
 class Swapped(Session):
-    """Swaps every Linear in place, as zero-bubble pipelines do.
+    """Replaces every Linear in place, as zero-bubble pipelines do.
 
-    I runs a plain backward, W what the Linears left behind for their weights.
+    I runs a plain backward, and W computes the weight gradients that the Linears deferred.
     """
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
@@ -41,7 +41,7 @@ class Swapped(Session):
         swap(stage, nn.Linear, DeferredLinear, store=self.store)
 
     def make_store(self) -> WeightGradStore:
-        """Return what the Linears leave to."""
+        """Return the store for the deferred work of the Linears."""
         return WeightGradStore()
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
@@ -51,27 +51,27 @@ class Swapped(Session):
         return found
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
-        """Run the backward, and keep what was left under the number of the micro-batch."""
+        """Run the backward, and keep the deferred work by micro-batch number."""
         try:
             return super().backward(mb, output_grads)
         finally:
             self.waiting[mb] = self.store.take()
 
     def backward_weight(self, mb: int) -> None:
-        """Accumulate what was left."""
+        """Run the deferred work."""
         if mb not in self.waiting:
             msg = f"W of micro-batch {mb} has nothing to do: there was no I, or its W has run"
             raise RuntimeError(msg)
         self.waiting.pop(mb)()
 
     def close(self) -> None:
-        """Forget what was left."""
+        """Drop the deferred work."""
         super().close()
         self.waiting.clear()
 
 
 class _InAThread(Session):
-    """Runs every W in a thread that is joined."""
+    """Runs every W in a new thread, and joins it."""
 
     def weigh(self, edges: list[GradientEdge], starts: list[Tensor]) -> None:
         with ThreadPoolExecutor(1) as thread:
@@ -79,7 +79,7 @@ class _InAThread(Session):
 
 
 class _AllInOneThread(Session):
-    """Runs every backward in one thread that is not the caller's."""
+    """Runs every backward in one thread other than the caller's."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -100,7 +100,7 @@ class _AllInOneThread(Session):
 
 
 class _AtTheEnd(Session):
-    """Runs all W in the end."""
+    """Runs all W at the end."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)

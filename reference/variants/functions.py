@@ -1,4 +1,4 @@
-"""Right variants as three functions, with weight contexts of their own."""
+"""Right variants as three functions, with their own form of weight contexts."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _add_only(weights: Iterator[nn.Parameter], groups: list[dict[str, Any]]) -> 
 
 @dataclass
 class _Context:
-    """What W starts at, known to nobody else; it is used up."""
+    """The start of W, in a form that only this variant reads, and only once."""
 
     edges: list[GradientEdge] | None
     starts: list[Tensor] = field(default_factory=list)
 
     def use(self) -> tuple[list[GradientEdge], list[Tensor]]:
-        """Return what is held, once."""
+        """Return the content once."""
         if self.edges is None:
             msg = "this context was used before"
             raise RuntimeError(msg)
@@ -80,7 +80,7 @@ def _walked_into_a_dict(
 
 
 def _added(weights: Iterator[nn.Parameter], contexts: dict[str, _Context]) -> Grads:
-    """Return what this W added, and not what stands after it."""
+    """Return the gradients that this W added, not the sums."""
     parameters = list(weights)
     before = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
     _accumulate(iter(parameters), contexts["context"])

@@ -1,4 +1,4 @@
-"""Right variants that accumulate into ``Parameter.main_grad``, as Megatron-core does; ``.grad`` is left at None."""
+"""Right variants that accumulate into ``Parameter.main_grad``, as Megatron-core does; ``.grad`` stays None."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sessions import EARLY, Session, adapter
 
 
 def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
-    """Add to ``main_grad``, a float32 tensor at least, which the first gradient makes."""
+    """Add to ``main_grad``, of float32 or wider, which the first gradient creates."""
     main: Tensor | None = getattr(parameter, "main_grad", None)
     if main is None:
         parameter.main_grad = grad.to(torch.promote_types(grad.dtype, torch.float32), copy=True)
@@ -28,22 +28,22 @@ def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
 
 
 class MainGradSession(Session):
-    """Moves every gradient from ``.grad`` to ``main_grad`` in a hook that fires once it is accumulated."""
+    """Moves every gradient from ``.grad`` to ``main_grad`` in a hook after its accumulation."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Put no hooks on yet: parameters may be thawed or replaced."""
+        """Create a session; hooks are set in each forward, because parameters may be thawed or replaced."""
         super().__init__(stage, spec)
         self.hooked: dict[Tensor, Any] = {}
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-        """Put hooks on the parameters that are trained now, and run."""
+        """Set hooks on the currently trained parameters, and run."""
         for parameter in self.trainable.values():
             if parameter not in self.hooked:
                 self.hooked[parameter] = parameter.register_post_accumulate_grad_hook(self.accumulated)
         return super().forward(mb, args, target)
 
     def accumulated(self, parameter: Tensor) -> None:
-        """Move one gradient. Another session on the same parameter may have moved it already."""
+        """Move one gradient, unless another session on the same parameter already did."""
         grad, parameter.grad = parameter.grad, None
         if grad is not None:
             add_to_main_grad(parameter, grad)
@@ -56,11 +56,11 @@ class MainGradSession(Session):
                 main.zero_()
 
     def param_grads(self) -> dict[str, Tensor | None]:
-        """Return ``main_grad`` of every parameter; None where there has been no gradient."""
+        """Return ``main_grad`` of every parameter; None if it got no gradient."""
         return {name: getattr(parameter, "main_grad", None) for name, parameter in self._parameters.items()}
 
     def close(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         super().close()
         for handle in self.hooked.values():
             handle.remove()
@@ -68,15 +68,15 @@ class MainGradSession(Session):
 
 
 class _EachUse(WeightGradStore):
-    """Adds every use of a weight by itself, by a function."""
+    """Adds each use of a weight separately, by a function."""
 
     def __init__(self, add: Callable[[Tensor, Tensor], None]) -> None:
-        """Keep how a use is added."""
+        """Store the function that adds a use."""
         super().__init__()
         self._add = add
 
     def take(self) -> Callable[[], None]:
-        """Return what adds all weight gradients that were left since the last time."""
+        """Return a function that adds all weight gradients deferred since the last call."""
         taken, self._left = self._left, []
 
         def accumulate() -> None:
@@ -88,10 +88,10 @@ class _EachUse(WeightGradStore):
 
 
 class KernelSession(Swapped, MainGradSession):
-    """Swaps Linears for layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do."""
+    """Replaces Linears by layers that add the weight's gradient to ``main_grad`` themselves, as fused kernels do."""
 
     def make_store(self) -> WeightGradStore:
-        """Return what adds to ``main_grad``."""
+        """Return the store that adds to ``main_grad``."""
         return _EachUse(self.add)
 
     def add(self, weight: Tensor, grad: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Right variants that run the forward in ways of their own, or again."""
+"""Right variants that run the forward in other ways, or run it again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .sessions import APART, Grads, Returned, Session, adapter, roots_of
 
 
 class _Detached(Session):
-    """Hands on leaves on the outputs' memory in place of the outputs."""
+    """Returns leaves on the outputs' memory instead of the outputs."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         return map_leaves(leaf_of, super().forward(mb, args, target))
 
 
 class _Cloned(Session):
-    """Runs the stage on copies of its arguments; one that is passed twice is copied once."""
+    """Runs the stage on copies of its arguments; an argument that is passed twice is copied once."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         copies = {id(arg): leaf_of(arg.detach().clone()).requires_grad_(arg.requires_grad) for arg in _leaves(args)}
@@ -38,7 +38,7 @@ def _leaves(args: tuple[Any, ...]) -> list[Tensor]:
 
 
 class _Packed(Session):
-    """Packs what the graph saves into bytes, and unpacks it when it is asked for."""
+    """Packs the graph's saved tensors into bytes, and unpacks them on use."""
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         with torch.autograd.graph.saved_tensors_hooks(_pack, _unpack):
@@ -55,7 +55,7 @@ def _unpack(packed: tuple[torch.device, Tensor]) -> Tensor:
 
 
 class _Functional(Returned):
-    """Calls the stage as a function of leaves on its parameters' memory, to which the gradients flow."""
+    """Calls the stage as a function of leaves on its parameters' memory, which receive the gradients."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -63,7 +63,7 @@ class _Functional(Returned):
 
     @property
     def trainable(self) -> dict[str, Tensor]:
-        """The leaves that need a gradient now."""
+        """The leaves that currently require a gradient."""
         return {name: leaf for name, leaf in self.leaves.items() if leaf.requires_grad}
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
@@ -77,7 +77,7 @@ class _Functional(Returned):
 
 @dataclass(frozen=True)
 class _Ran:
-    """What a forward was run on, and how."""
+    """The arguments and settings of a forward."""
 
     args: tuple[Any, ...]
     target: Any
@@ -91,7 +91,7 @@ def _kind(args: tuple[Any, ...]) -> str:
 
 
 class _Again(Session):
-    """Frees the graph in I, and runs the forward again in W, on buffers as they were."""
+    """Frees the graph in I, and repeats the forward in W with the earlier values of buffers."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)

@@ -1,4 +1,4 @@
-"""Sessions that right variants are made of: I and W as two walks of the graph, and sums kept apart from ``.grad``."""
+"""Sessions for right variants: I and W as two graph walks, and sums outside of ``.grad``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pending = tuple[list[GradientEdge], list[Tensor]]
 
 
 def roots_of(outputs: Any, grads: Any) -> tuple[Roots, list[Tensor]]:
-    """Pair outputs that need a gradient with theirs; a loss starts with one, and None means that no gradient flows."""
+    """Return outputs that require a gradient with theirs; a loss starts with one, and None means no gradient."""
     roots, given = split.match(as_tuple(outputs), grads)
     return roots, [start_at(root, None) if grad is None else grad for root, grad in zip(roots, given, strict=True)]
 
@@ -33,7 +33,7 @@ def roots_of(outputs: Any, grads: Any) -> tuple[Roots, list[Tensor]]:
 def grads_of(
     roots: Roots | list[GradientEdge], starts: list[Tensor], sought: list[Tensor], *, keep: bool = False
 ) -> Grads:
-    """Return the gradient of every tensor of ``sought``, in storage of its own."""
+    """Return the gradient of every tensor of ``sought``, each in its own storage."""
     if not roots or not sought:
         return (None,) * len(sought)
     found = run_backward(roots, starts, sought, keep_graph=keep)
@@ -41,25 +41,25 @@ def grads_of(
 
 
 def owned(grad: Tensor | None) -> Tensor | None:
-    """Return a copy that a send would take: contiguous, unless it is sparse."""
+    """Return a copy that can be sent: contiguous, unless it is sparse."""
     if grad is None or grad.layout != torch.strided:
         return grad
     return grad.detach().clone(memory_format=torch.contiguous_format)
 
 
 def needing(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors that need a gradient."""
+    """Return the tensors that require a gradient."""
     return [value for value in values if isinstance(value, Tensor) and value.requires_grad]
 
 
 def slots(values: Sequence[Any], grads: Sequence[Tensor | None]) -> Grads:
-    """Give every value its gradient; a tensor that stands in two slots gets one of its own in each."""
+    """Return one gradient per value; a tensor in two slots gets a gradient for each."""
     remaining = iter(grads)
     return tuple(next(remaining) if isinstance(v, Tensor) and v.requires_grad else None for v in values)
 
 
 def added(held: Tensor | None, grad: Tensor | None) -> Tensor | None:
-    """Add in place where there is something to add to."""
+    """Return the sum, added in place if ``held`` exists."""
     if held is None or grad is None:
         return grad if held is None else held
     return held.add_(grad)
@@ -76,7 +76,7 @@ def everything(
 
 
 class Session(StageSession):
-    """Keeps edges and gradients from I to W."""
+    """A session that keeps edges and gradients from I to W."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -84,12 +84,12 @@ class Session(StageSession):
 
     @property
     def trainable(self) -> dict[str, Tensor]:
-        """What needs a gradient now, by the parameter's name."""
+        """The tensors that currently require a gradient, by parameter name."""
         return {name: parameter for name, parameter in self._parameters.items() if parameter.requires_grad}
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         if any(isinstance(arg, nn.Parameter) for arg in self._forwards[mb][0]):
-            # Such a leaf accumulates as a parameter, so its own gradient has to be asked for apart.
+            # Such a leaf accumulates as a parameter, so its own gradient needs a separate entry.
             found = Session.backward_input(self, mb, output_grads)
             Session.backward_weight(self, mb)
             return found
@@ -114,7 +114,7 @@ class Session(StageSession):
         return grads_of(roots, starts, wanted, keep=True)
 
     def take(self, mb: int) -> Pending:
-        """Return what I left for the W of ``mb``."""
+        """Return and remove the context of the W of ``mb``."""
         for position, (waiting, pending) in enumerate(self.pending):
             if waiting == mb:
                 del self.pending[position]
@@ -128,7 +128,7 @@ class Session(StageSession):
             self.weigh(edges, starts)
 
     def weigh(self, edges: list[GradientEdge], starts: list[Tensor]) -> None:
-        """Do what W does."""
+        """Run W."""
         torch.autograd.backward(edges, starts, inputs=list(self.trainable.values()))
 
     def close(self) -> None:
@@ -146,12 +146,12 @@ EARLY: dict[str, Any] = {
 
 
 def adapter(session: Callable[[nn.Module, StageSpec], object], **claims: Any) -> object:
-    """Return an adapter whose sessions these are, and that claims all that it does not withhold."""
+    """Return an adapter of these sessions, which claims everything that it does not withhold."""
     return SimpleNamespace(name="variant", capabilities=Capabilities(none_output_grad=True, **claims), open=session)
 
 
 class Returned(Session):
-    """Keeps the sums in a dict of its own; .grad is never touched."""
+    """A session that keeps the sums in a dict; .grad is never used."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -167,7 +167,7 @@ class Returned(Session):
         self.add(grads_of(edges, starts, list(self.trainable.values())))
 
     def add(self, grads: Grads) -> None:
-        """Add what one micro-batch gave the parameters."""
+        """Add one micro-batch's parameter gradients."""
         for name, grad in zip(self.trainable, grads, strict=True):
             self.store(name, grad)
 
@@ -179,5 +179,5 @@ class Returned(Session):
         return dict(self.sums)
 
 
-#: What is claimed of sums that are kept apart from the parameters.
+#: The claims of sums that are stored outside of the parameters.
 APART: dict[str, Any] = {"grads_in_param_grad": False, "hooks": "never"}

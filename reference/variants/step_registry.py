@@ -1,4 +1,4 @@
-"""The right variants of training steps by name: runtimes that differ in one thing, and the checks that meet it."""
+"""The right variants of training steps by name: runtimes with one difference, and the checks that test it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradconform.runtime import StepSpec
 
 @dataclass(frozen=True, slots=True)
 class StepVariant:
-    """A right runtime: what it does its own way, the checks that meet that, and what it claims.
+    """A right runtime: its difference from the plain one, the checks that test it, and its claims.
 
     A check is one of profile quick, or the first with these values in its row.
     """
@@ -34,7 +34,7 @@ STEP_VARIANTS: dict[str, StepVariant] = {}
 
 
 def right(*checks: str, **claims: str) -> Callable[[type[PlainSession]], type[PlainSession]]:
-    """Register a session as a right variant, which these checks meet; its docstring says what it does its own way."""
+    """Register a session as a right variant that these checks test; its docstring describes the difference."""
 
     def add(session: type[PlainSession]) -> type[PlainSession]:
         name, what = idea_of(session)

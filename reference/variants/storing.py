@@ -1,4 +1,4 @@
-"""Right variants that keep the sums of parameter gradients in places of their own."""
+"""Right variants that store the sums of parameter gradients in other places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sessions import APART, Grads, Returned, Session, adapter, added
 
 
 class _FlatBuffer(Returned):
-    """Keeps the sums in one flat buffer per dtype, of which every parameter has a view, as a bucket for a reduction."""
+    """Keeps the sums in one flat buffer per dtype with a view for every parameter, like a bucket for a reduction."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -33,7 +33,7 @@ class _FlatBuffer(Returned):
 
 
 class _Wide(Returned):
-    """Keeps the sums in a wider float, whatever the parameters are, as ``main_grad`` is kept."""
+    """Keeps the sums in a wider float than the parameters, like ``main_grad``."""
 
     wide = torch.float32
 
@@ -47,7 +47,7 @@ class _InFloat64(_Wide):
 
 
 class _InPairs(Returned):
-    """Adds micro-batches in pairs, and pairs of pairs, so that rounding grows with their logarithm alone."""
+    """Adds micro-batches in pairs, and pairs of pairs, so that rounding grows only with their logarithm."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -74,7 +74,7 @@ def _total(levels: list[Tensor | None]) -> Tensor | None:
 
 
 class _Hooked(Session):
-    """Has a hook on every parameter that sees its gradient once it is accumulated."""
+    """Sets a hook on every parameter that reads its accumulated gradient."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -84,7 +84,7 @@ class _Hooked(Session):
         ]
 
     def accumulated(self, name: str, parameter: Tensor) -> None:
-        """Look at ``.grad``."""
+        """Read ``.grad``."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class _Hooked(Session):
 
 
 class _MovedAway(_Hooked):
-    """Moves every gradient out of ``.grad`` as it comes, into a sum in float32 at least; gives it back at the end."""
+    """Moves every new gradient from ``.grad`` to a sum in float32 or wider, and returns it at the end."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -120,7 +120,7 @@ class _MovedAway(_Hooked):
 
 
 class _Bucket(_Hooked):
-    """Lets every ``.grad`` be a view of one buffer per dtype from its first gradient on, as a data-parallel wrapper."""
+    """Makes every ``.grad`` a view of one buffer per dtype from its first gradient on, like a data-parallel wrapper."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         super().__init__(stage, spec)
@@ -141,7 +141,7 @@ class _Bucket(_Hooked):
 
 
 class _AddedByHand(Session):
-    """Takes parameter gradients off the edges that lead to them, and adds them to ``.grad`` itself."""
+    """Captures parameter gradients at their edges, and adds them to ``.grad`` itself."""
 
     def weigh(self, edges: Any, starts: list[Tensor]) -> None:
         into = [torch.autograd.graph.get_gradient_edge(parameter) for parameter in self.trainable.values()]

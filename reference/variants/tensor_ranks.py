@@ -1,4 +1,4 @@
-"""Right ways to share layers among tensor ranks, each unlike the plain runtime's in one thing."""
+"""Right variants of tensor parallelism, each with one difference from the plain runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL = ("one-stage column-row", "one-stage sequence", "one-stage vocabulary")
 
 @right(*_ALL)
 class SummedByParts(PlainSession):
-    """Sums over tensor ranks part by part: each rank sums its own part, and all parts are gathered."""
+    """Sums over tensor ranks by parts: each rank sums one part, and all parts are gathered."""
 
     def sum(self, value: Tensor) -> Tensor:
         flat = [one.flatten() for one in self.each(value)]
@@ -28,7 +28,7 @@ class SummedByParts(PlainSession):
 
 @right(*_ALL)
 class BiasOfFirstTensorRank(PlainSession):
-    """Adds the bias of a row layer on the first tensor rank, before the sum; its gradient is that of that rank."""
+    """Adds the bias of a row layer on the first tensor rank, before the sum, and uses that rank's gradient."""
 
     def row(self, module: nn.Linear, value: Tensor) -> Tensor:
         once, bias = float(self.spec.tensor_rank == 0), dict(module.named_parameters()).get("bias")
@@ -41,7 +41,7 @@ class BiasOfFirstTensorRank(PlainSession):
 
 @right("one-stage vocabulary", "vocabulary tokens")
 class LossOfAllLogits(PlainSession):
-    """Gathers the logits of all tensor ranks, and takes the loss of the step of them."""
+    """Gathers the logits of all tensor ranks, and computes the loss from all of them."""
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         split = [size for name, (_, size) in self.split.items() if name.startswith(f"{self.spec.stages - 1}.head.")]
@@ -57,7 +57,7 @@ class LossOfAllLogits(PlainSession):
 
 @right("sequence clipped", "vocabulary clipped")
 class WholeLayersCountOnFirst(PlainSession):
-    """Counts in the norm what tensor ranks have alike on the first of them alone."""
+    """Counts layers that tensor ranks have whole in the norm of the first rank only."""
 
     def counted(self) -> list[tuple[str, nn.Parameter]]:
         first = self.spec.tensor_rank == 0

@@ -1,4 +1,4 @@
-"""Right runtimes of training steps, each unlike the plain one in one thing: no check may accuse one of them.
+"""Right variants of training steps, each with one difference from the plain runtime; no check may fail them.
 
 A target names one by its name with underscores: ``gradconform.reference.variants.training_step:split_backward``.
 """
@@ -32,7 +32,7 @@ _Passed = dict[int, tuple[Tensor, Tensor]]
 
 _REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated", "ddp-unreduced")
 _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
-#: What is claimed where the buffers of a BatchNorm tell how often, and in which order, it ran.
+#: The claims of a runtime whose BatchNorm buffers depend on the number and order of its forwards.
 _WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint selective-checkpoint dropout"
 
 
@@ -100,12 +100,12 @@ class _AllForward(PlainSession):
 
 @right("plain", "auxiliary", "batch-norm", "low-rank-dropout", "lengths")
 class AllForwardFirst(_AllForward):
-    """Runs all micro-batches forward, then all of them back in their order."""
+    """Runs all forwards, then all backwards in the same order."""
 
 
 @right("plain", "auxiliary", "checkpoint-accumulated", "low-rank-dropout")
 class LastBackwardFirst(_AllForward):
-    """Runs all micro-batches forward, then back from the last to the first."""
+    """Runs all forwards, then all backwards from the last to the first."""
 
     def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
         return forwards[::-1]
@@ -113,7 +113,7 @@ class LastBackwardFirst(_AllForward):
 
 @right("plain", "zero-bubble-clipped", "csv", "unreduced")
 class BackAsTheOrderSays(_AllForward):
-    """Runs all micro-batches forward, then back in the order in which the schedule has the backwards of its rank."""
+    """Runs all forwards, then all backwards in the schedule's order of this rank."""
 
     def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
         cells = " ".join(self.spec.order[self.spec.pipeline_rank])
@@ -125,7 +125,7 @@ class BackAsTheOrderSays(_AllForward):
 
 @right("plain", "auxiliary", "checkpoint-accumulated", "zero-bubble-clipped")
 class SplitBackward(PlainSession):
-    """Runs the input gradients of a micro-batch through all stages, and its weight gradients behind them."""
+    """Runs the input gradients of a micro-batch through all stages, and then its weight gradients."""
 
     def backward(self, passed: _Passed, loss: Tensor | None) -> None:
         handed: Tensor | None = None
@@ -149,7 +149,7 @@ class SplitBackward(PlainSession):
 
 
 class _Checkpointed(nn.Module):
-    """Runs a stage again in its backward."""
+    """A module that repeats a stage in its backward."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class _Checkpointed(nn.Module):
 
 @right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
 class EverythingRecomputed(PlainSession):
-    """Keeps nothing of any stage's forward, and runs it again in the backward."""
+    """Stores nothing of a stage's forward, and recomputes it in the backward."""
 
     prefixes = ("stage.",)
 
@@ -174,7 +174,7 @@ class EverythingRecomputed(PlainSession):
 
 @right("plain", "gpipe-sum", "checkpoint-accumulated")
 class SummedInFloat64(PlainSession):
-    """Adds the gradients of micro-batches up in float64, and rounds their sum."""
+    """Sums the gradients of micro-batches in float64, and rounds the sum."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         self.sums: dict[nn.Parameter, Tensor] = {}
@@ -194,7 +194,7 @@ class SummedInFloat64(PlainSession):
 
 @right("fsdp-accumulated", "checkpoint-accumulated")
 class AddedInPlace(PlainSession):
-    """Adds what a step gives to the tensors of the steps before."""
+    """Adds the gradients of a step to the tensors of earlier steps."""
 
     def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
         for parameter, grad in before.items():
@@ -203,7 +203,7 @@ class AddedInPlace(PlainSession):
 
 @right("plain", "ddp", "ddp-tokens")
 class DividedLast(PlainSession):
-    """Lets every loss count once, and divides the sum of all replicas by what the mean is over."""
+    """Counts every loss once, and divides the sum of all replicas at the end."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         self.share = super().weight(batch, batch)
@@ -225,7 +225,7 @@ class DividedLast(PlainSession):
 
 @right(*_REPLICAS)
 class EachMicrobatchReduced(PlainSession):
-    """Reduces the gradients of each micro-batch by themselves."""
+    """Reduces the gradients of each micro-batch separately."""
 
     def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
         before = self.kept()
@@ -235,7 +235,7 @@ class EachMicrobatchReduced(PlainSession):
         return loss
 
     def reduce(self) -> None:
-        """Do nothing: it is done already."""
+        """Do nothing: this was already done."""
 
 
 @right(*_REPLICAS)
@@ -248,7 +248,7 @@ class ReducedInFloat64(PlainSession):
 
 @right("ddp", "ddp-tokens")
 class AveragedOverReplicas(PlainSession):
-    """Takes the mean over replicas of what each of them divides by its own share, as wrappers do."""
+    """Divides each replica's gradients by its own share, and averages over replicas, as wrappers do."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         return super().weight(batch, chunk) * self.spec.replicas
@@ -259,7 +259,7 @@ class AveragedOverReplicas(PlainSession):
 
 @right(*_REPLICAS)
 class OneBucket(PlainSession):
-    """Reduces all gradients in one buffer, whose parts they are from then on."""
+    """Reduces all gradients in one buffer, of which they are views from then on."""
 
     def reduce(self) -> None:
         trained = sorted(self.trained(), key=lambda one: one[0])
@@ -273,7 +273,7 @@ class OneBucket(PlainSession):
 
 
 class _WithGroup(PlainSession):
-    """Has a process group of the replicas of its stages."""
+    """A session with a process group of the replicas of its stages."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
         super().__init__(modules, spec)
@@ -284,7 +284,7 @@ class _WithGroup(PlainSession):
 
 @right(*_REPLICAS)
 class ReducedBehindTheBackward(_WithGroup):
-    """Begins all reductions at once, and waits for them at the end of the step."""
+    """Starts all reductions at once, and waits for them at the end of the step."""
 
     def reduce(self) -> None:
         begun = []
@@ -297,9 +297,9 @@ class ReducedBehindTheBackward(_WithGroup):
                 work.wait()
 
 
-@right(*_REPLICAS, precision="unmixed autocast")  # in mixed precision no gradient comes to what is kept by itself
+@right(*_REPLICAS, precision="unmixed autocast")  # in mixed precision the stored parameters receive no gradient
 class ReducedByHooks(PlainSession):
-    """Reduces each gradient in the backward of the last micro-batch, as soon as it is there."""
+    """Reduces each gradient in the last micro-batch's backward, as soon as it is complete."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
         super().__init__(modules, spec)
@@ -317,12 +317,12 @@ class ReducedByHooks(PlainSession):
             parameter.grad = self.over_replicas(parameter.grad)
 
     def reduce(self) -> None:
-        """Do nothing: it is done already."""
+        """Do nothing: this was already done."""
 
 
 @right("fsdp-accumulated")
 class UnevenShards(PlainSession):
-    """Keeps one row of each gradient on the first replica, and all others on the last."""
+    """Stores one row of each gradient on the first replica, and all others on the last."""
 
     def own(self, grad: Tensor | None) -> Kept:
         if grad is None or not self.spec.data_parallel.startswith(("fsdp", "hsdp")):
@@ -337,7 +337,7 @@ class UnevenShards(PlainSession):
 
 @right("autocast")
 class WholeStepUnderAutocast(PlainSession):
-    """Runs the backward under autocast as well, and casts each weight once in a step."""
+    """Runs the backward under autocast too, and casts each weight once per step."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         with super().autocast():
@@ -353,7 +353,7 @@ class WholeStepUnderAutocast(PlainSession):
 
 @right("fsdp-mixed")
 class RoundedInEachUse(PlainSession):
-    """Rounds each parameter where a stage uses it, and lets autograd add its gradients up."""
+    """Rounds each parameter at each use, and lets autograd sum its gradients."""
 
     prefixes = ("stage.",)
 
@@ -365,7 +365,7 @@ class RoundedInEachUse(PlainSession):
 
 
 class _Rounded(nn.Module):
-    """Runs a stage on its parameters in bfloat16."""
+    """A module that runs a stage on its parameters in bfloat16."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -381,7 +381,7 @@ class _Rounded(nn.Module):
 
 @right(*_CLIPPED)
 class NormOfNorms(PlainSession):
-    """Takes the norm of the norms of all gradients, as ``torch.nn.utils.get_total_norm`` does."""
+    """Computes the norm of all gradients' norms, as ``torch.nn.utils.get_total_norm`` does."""
 
     def squares(self) -> float:
         grads = [one.grad for _, one in self.counted() if one.grad is not None]
@@ -390,7 +390,7 @@ class NormOfNorms(PlainSession):
 
 @right(*_CLIPPED)
 class NormByNeighbours(PlainSession):
-    """Gathers the squares of all ranks, and adds them up from the largest to the smallest."""
+    """Gathers the squared norms of all ranks, and sums them from the largest to the smallest."""
 
     def norm(self) -> float:
         own = torch.tensor(self.squares(), dtype=torch.float64)
@@ -401,7 +401,7 @@ class NormByNeighbours(PlainSession):
 
 @right(*_CLIPPED)
 class ClippedInPlace(PlainSession):
-    """Clips the tensors of the gradients themselves."""
+    """Clips the gradient tensors in place."""
 
     def clip(self, max_norm: float) -> float:
         norm = self.norm()
@@ -413,7 +413,7 @@ class ClippedInPlace(PlainSession):
 
 @right(*_CLIPPED)
 class UpdatedByHand(PlainSession):
-    """Takes the gradients off the parameters without an optimizer."""
+    """Subtracts the gradients from the parameters without an optimizer."""
 
     def update(self, lr: float) -> None:
         with torch.no_grad():
@@ -424,19 +424,19 @@ class UpdatedByHand(PlainSession):
 
 @right("ddp-tied")
 class TiedBeforeReduction(PlainSession):
-    """Adds the gradients of a tied weight up in each replica before they are reduced."""
+    """Sums the gradients of a tied weight in each replica before the reduction."""
 
     def reduce(self) -> None:
         super().add_tied()
         super().reduce()
 
     def add_tied(self) -> None:
-        """Do nothing: it is done already."""
+        """Do nothing: this was already done."""
 
 
 @right("batch-norm", "zero-bubble-clipped")
 class ZeroedInPlace(PlainSession):
-    """Makes zeros of gradients where they are to be let go of, as ``zero_grad(set_to_none=False)`` does."""
+    """Sets gradients to zeros instead of None, as ``zero_grad(set_to_none=False)`` does."""
 
     def zero_grad(self) -> None:
         for _, parameter in self.trained():
@@ -446,7 +446,7 @@ class ZeroedInPlace(PlainSession):
 
 @right("tied-clipped", "ddp-tied")
 class TiedOnFirstRank(PlainSession):
-    """Adds the gradients of a tied weight up on its first rank, which hands the sum to the other."""
+    """Sums the gradients of a tied weight on its first rank, which sends the sum to the other."""
 
     def add_tied(self) -> None:
         if not self.spec.tied:

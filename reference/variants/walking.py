@@ -1,4 +1,4 @@
-"""Right variants that walk the graph in ways of their own."""
+"""Right variants that walk the graph in other ways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sessions import EARLY, Grads, Roots, Session, adapter, needing, owned, roo
 
 
 class _EarlyBiases(Session):
-    """Accumulates biases and norms in I, where their gradient is a by-product, and matrices in W."""
+    """Accumulates biases and norms in I, which computes their gradients anyway, and matrices in W."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         found = super().backward_input(mb, output_grads)
@@ -57,7 +57,7 @@ class _LayersInReverse(_OneByOne):
 
 
 class _GraphOfTheGraph(Session):
-    """Takes input gradients with a graph of their own, which is let go of."""
+    """Computes input gradients with create_graph, and frees that graph."""
 
     def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:
         if not roots or not wanted:
@@ -67,7 +67,7 @@ class _GraphOfTheGraph(Session):
 
 
 class _LeftOnTheInputs(Session):
-    """Lets I accumulate into ``.grad`` of the inputs, and leaves it there; a copy is returned."""
+    """Accumulates input gradients into ``.grad`` of the inputs in I, and returns a copy."""
 
     def walk(self, roots: Roots, starts: list[Tensor], wanted: list[Tensor]) -> Grads:
         inputs = list({id(value): value for value in wanted}.values())
@@ -79,7 +79,7 @@ class _LeftOnTheInputs(Session):
 
 
 class _FullOfBoth(Session):
-    """Makes B of I and W."""
+    """Composes B from I and W."""
 
     def backward(self, mb: int, output_grads: Any) -> Grads:
         found = self.backward_input(mb, output_grads)
@@ -88,7 +88,7 @@ class _FullOfBoth(Session):
 
 
 class _HiddenUntilW(Session):
-    """Runs a full backward in I, and hides what the parameters got until W."""
+    """Runs a full backward in I, and hides the parameter gradients until W."""
 
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         args, outputs = self._forwards.pop(mb)

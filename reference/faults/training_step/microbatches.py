@@ -1,4 +1,4 @@
-"""Faults over micro-batches and steps: dropped, overwritten, counted again, told wrong."""
+"""Faults over micro-batches and steps: dropped, overwritten, counted again, or returned wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MicrobatchDropped(PlainSession):
 
 @fault("plain", "missing")
 class FirstMicrobatchOverwritten(PlainSession):
-    """Lets go of what the first micro-batch gave when the second begins."""
+    """Drops the gradients of the first micro-batch when the second begins."""
 
     def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
         if mb == 1:
@@ -56,7 +56,7 @@ class MicrobatchTwice(PlainSession):
 
 @fault("fsdp-accumulated", "only_this_step")
 class StepOverwrites(PlainSession):
-    """Lets a step overwrite what earlier ones gave."""
+    """Lets a step overwrite the gradients of earlier ones."""
 
     def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
         """Nothing is added."""
@@ -64,7 +64,7 @@ class StepOverwrites(PlainSession):
 
 @fault("fsdp-accumulated", "only_earlier_steps")
 class SecondStepLost(PlainSession):
-    """Lets go of what the second step gives."""
+    """Drops the gradients of the second step."""
 
     def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
         if before:
@@ -74,7 +74,7 @@ class SecondStepLost(PlainSession):
 
 @fault("checkpoint-accumulated", "divided_again")
 class ScaledAgain(PlainSession):
-    """Divides all that is there by the number of micro-batches at the end of each step."""
+    """Divides all accumulated gradients by the number of micro-batches at the end of each step."""
 
     def add(self, before: Mapping[nn.Parameter, Tensor]) -> None:
         super().add({parameter: grad / self.spec.microbatches for parameter, grad in before.items()})
@@ -82,7 +82,7 @@ class ScaledAgain(PlainSession):
 
 @fault("fsdp-accumulated", "multiplied")
 class SecondStepStartsAtFirst(PlainSession):
-    """Adds what earlier steps gave twice: the sum is that of two accumulations."""
+    """Adds the gradients of earlier steps twice, so that their sum is that of two accumulations."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         losses = super().step(batch)
@@ -92,15 +92,15 @@ class SecondStepStartsAtFirst(PlainSession):
 
 @fault("batch-norm")
 class ZeroGradForgotten(PlainSession):
-    """Keeps gradients where they are to be let go of."""
+    """Keeps gradients that zero_grad must clear."""
 
     def zero_grad(self) -> None:
-        """Nothing is let go of."""
+        """Keep all gradients."""
 
 
 @fault("fsdp-evaluated", "cleared")
 class EvaluationClears(PlainSession):
-    """Lets an evaluation clear gradients."""
+    """Clears gradients in an evaluation."""
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         losses = super().evaluate(batch)
@@ -110,7 +110,7 @@ class EvaluationClears(PlainSession):
 
 @fault("fsdp-evaluated")
 class EvaluationAdds(PlainSession):
-    """Runs a backward in an evaluation as well."""
+    """Runs a backward in an evaluation too."""
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         return self.step(batch)
@@ -118,7 +118,7 @@ class EvaluationAdds(PlainSession):
 
 @fault("batch-norm", "batches_counted")
 class ForwardOnceMore(PlainSession):
-    """Runs every stage once more to learn the form of its outputs."""
+    """Runs every stage once more to find the shapes of its outputs."""
 
     def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
         if mb == 0 and self.steps == 1:
@@ -129,7 +129,7 @@ class ForwardOnceMore(PlainSession):
 
 @fault("batch-norm", "batches_counted")
 class BuffersLeft(PlainSession):
-    """Puts buffers back to what they were before the step."""
+    """Restores the buffers to their values before the step."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         before = {name: value.clone() for name, value in self.named("named_buffers")}
@@ -141,7 +141,7 @@ class BuffersLeft(PlainSession):
 
 @fault("ragged")
 class RaggedPadded(PlainSession):
-    """Pads the last micro-batch to the size of the others, and counts what it is padded with."""
+    """Pads the last micro-batch to the size of the others, and counts the padding."""
 
     def chunks(self, batch: Batch) -> list[Batch]:
         chunks = super().chunks(batch)
@@ -168,7 +168,7 @@ class RaggedCut(PlainSession):
 
 @fault("lengths")
 class SequencesPadded(PlainSession):
-    """Pads all micro-batches to the longest sequence, and counts what they are padded with."""
+    """Pads all micro-batches to the longest sequence, and counts the padding."""
 
     def chunks(self, batch: Batch) -> list[Batch]:
         return super().chunks(replace(batch, lengths=()))
@@ -184,7 +184,7 @@ class SequencesCut(PlainSession):
 
 @fault("lengths")
 class LengthsOfFirstStep(PlainSession):
-    """Takes each micro-batch for as long as it was in the first step."""
+    """Uses the sequence lengths of the first step for all steps."""
 
     first: tuple[int, ...] = ()
 
@@ -203,7 +203,7 @@ class PaddingCounted(PlainSession):
 
 @fault("plain")
 class LossesReversed(PlainSession):
-    """Tells the losses of micro-batches in the order of the backward."""
+    """Returns the losses of micro-batches in the order of the backward."""
 
     def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
         told = super().told(losses)
@@ -212,7 +212,7 @@ class LossesReversed(PlainSession):
 
 @fault("plain")
 class MeanLossTold(PlainSession):
-    """Tells one loss for the step."""
+    """Returns one loss for the step."""
 
     def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
         told = super().told(losses)
@@ -229,7 +229,7 @@ class CacheGrows(PlainSession):
 
 @fault("csv")
 class OldestBack(BackAsTheOrderSays):
-    """Takes back the oldest micro-batch on all ranks but the last, whichever the order of a schedule names."""
+    """Runs the backward of the oldest micro-batch on all ranks but the last, against the schedule's order."""
 
     def order(self, forwards: list[tuple[_Passed, Tensor | None]]) -> list[tuple[_Passed, Tensor | None]]:
         return super().order(forwards) if self.spec.is_last else forwards

@@ -23,7 +23,7 @@ class TiedNotSummed(PlainSession):
 
 @fault("tied-clipped", "multiplied")
 class TiedSummedTwice(PlainSession):
-    """Sums the gradients of a tied weight, and sums them again."""
+    """Sums the gradients of a tied weight twice."""
 
     def add_tied(self) -> None:
         super().add_tied()
@@ -32,7 +32,7 @@ class TiedSummedTwice(PlainSession):
 
 @fault("tied-clipped", "divided")
 class TiedAveraged(PlainSession):
-    """Takes the mean of the two gradients of a tied weight."""
+    """Averages the two gradients of a tied weight."""
 
     def add_tied(self) -> None:
         super().add_tied()
@@ -41,7 +41,7 @@ class TiedAveraged(PlainSession):
 
 @fault("tied-clipped")
 class TiedOnFirstAlone(PlainSession):
-    """Sums the gradients of a tied weight on its first rank alone."""
+    """Sums the gradients of a tied weight on its first rank only."""
 
     def add_tied(self) -> None:
         before = {name: parameter.grad.clone() for name, parameter in self.trained() if parameter.grad is not None}
@@ -51,7 +51,7 @@ class TiedOnFirstAlone(PlainSession):
 
 @fault("zero-bubble-clipped", "norm_of_stages")
 class NormOfOwnStages(PlainSession):
-    """Takes the norm of the stages of each rank alone."""
+    """Computes the norm of each rank's own stages only."""
 
     def norm(self) -> float:
         return math.sqrt(self.squares())
@@ -59,7 +59,7 @@ class NormOfOwnStages(PlainSession):
 
 @fault("zero-bubble-clipped", "norm_without_stages")
 class NormWithoutLastStage(PlainSession):
-    """Leaves the last stage out of the norm."""
+    """Omits the last stage from the norm."""
 
     def counted(self) -> list[tuple[str, nn.Parameter]]:
         last = f"{self.spec.stages - 1}."
@@ -68,7 +68,7 @@ class NormWithoutLastStage(PlainSession):
 
 @fault("tied-clipped", "norm_of_tied")
 class NormCountsTiedTwice(PlainSession):
-    """Counts a tied weight on each of its ranks."""
+    """Counts a tied weight in the norm on each of its ranks."""
 
     def counted(self) -> list[tuple[str, nn.Parameter]]:
         return self.trained()
@@ -76,7 +76,7 @@ class NormCountsTiedTwice(PlainSession):
 
 @fault("clipped two-replicas", "norm_of_replicas")
 class NormCountsReplicas(PlainSession):
-    """Counts the gradients of each replica in the norm."""
+    """Counts the gradients of every replica in the norm."""
 
     def norm(self) -> float:
         return super().norm() * math.sqrt(self.spec.replicas)
@@ -84,7 +84,7 @@ class NormCountsReplicas(PlainSession):
 
 @fault("zero-bubble-clipped")
 class NormOfLargest(PlainSession):
-    """Takes the largest element for the norm."""
+    """Uses the largest element as the norm."""
 
     def norm(self) -> float:
         most = max(float(one.grad.abs().max()) for _, one in self.trained() if one.grad is not None)
@@ -95,7 +95,7 @@ class NormOfLargest(PlainSession):
 
 @fault("zero-bubble-clipped", "clipped_by_other_norm")
 class ClippedBeforeReduction(PlainSession):
-    """Clips each rank by the norm of its own gradients, and tells the norm of all."""
+    """Clips each rank by the norm of its own gradients, and returns the norm of all."""
 
     def factor(self, max_norm: float, norm: float) -> float:
         return super().factor(max_norm, math.sqrt(self.own_squares))
@@ -107,7 +107,7 @@ class ClippedBeforeReduction(PlainSession):
 
 @fault("zero-bubble-clipped", "not_clipped")
 class NeverClipped(PlainSession):
-    """Tells the norm and clips nothing."""
+    """Returns the norm and clips nothing."""
 
     def factor(self, max_norm: float, norm: float) -> float:
         return 1.0
@@ -115,7 +115,7 @@ class NeverClipped(PlainSession):
 
 @fault("zero-bubble-clipped")
 class ClippedByValue(PlainSession):
-    """Clips each element by the norm that is allowed."""
+    """Clips each element at the maximum norm."""
 
     def clip(self, max_norm: float) -> float:
         norm = self.norm()
@@ -136,7 +136,7 @@ class OneStageNotClipped(PlainSession):
 
 @fault("zero-bubble-clipped")
 class UpdatedTwice(PlainSession):
-    """Makes two steps of SGD in place of one."""
+    """Makes two steps of SGD instead of one."""
 
     def update(self, lr: float) -> None:
         super().update(lr)
@@ -145,7 +145,7 @@ class UpdatedTwice(PlainSession):
 
 @fault("zero-bubble-clipped")
 class LastStageNotUpdated(PlainSession):
-    """Leaves the parameters of the last stage as they are."""
+    """Does not update the parameters of the last stage."""
 
     def update(self, lr: float) -> None:
         before = {name: value.detach().clone() for name, value in self.named("named_parameters")}

@@ -13,7 +13,7 @@ from .registry import each, fault
 
 @fault("fsdp-mixed")
 class ParametersLeftRounded(PlainSession):
-    """Rounds the parameters that are kept, too."""
+    """Rounds the stored parameters too."""
 
     def round_parameters(self) -> None:
         super().round_parameters()
@@ -24,7 +24,7 @@ class ParametersLeftRounded(PlainSession):
 
 @fault("fsdp-mixed")
 class RoundedOnce(PlainSession):
-    """Runs every step on the parameters of the first."""
+    """Runs every step with the rounded parameters of the first."""
 
     def round_parameters(self) -> None:
         if self.steps <= 1:
@@ -33,7 +33,7 @@ class RoundedOnce(PlainSession):
 
 @fault("fsdp-mixed")
 class GradientsLeftRounded(PlainSession):
-    """Tells gradients in the dtype that stages run in."""
+    """Returns gradients in the dtype that stages run in."""
 
     def param_grads(self) -> dict[str, Kept]:
         return {name: self.own(None if one.grad is None else one.grad.to(LOWER)) for name, one in self.trained()}
@@ -41,7 +41,7 @@ class GradientsLeftRounded(PlainSession):
 
 @fault("fsdp-mixed")
 class RoundedGradientsKept(PlainSession):
-    """Adds what a micro-batch gave again for each one behind it."""
+    """Adds the gradients of a micro-batch again for each later one."""
 
     def take_gradients(self) -> None:
         kept = {one: one.grad for running in self.running.values() for one in running.parameters()}
@@ -52,7 +52,7 @@ class RoundedGradientsKept(PlainSession):
 
 @fault("fsdp-mixed", "only")
 class LastMicrobatchTaken(PlainSession):
-    """Lets what a micro-batch gave take the place of what those before it did."""
+    """Overwrites the gradients of earlier micro-batches with the last one's."""
 
     def take_gradients(self) -> None:
         self.kept()
@@ -61,7 +61,7 @@ class LastMicrobatchTaken(PlainSession):
 
 @fault("fsdp-mixed-auxiliary")
 class SumsLeftRounded(PlainSession):
-    """Adds up what micro-batches give in the dtype that stages run in."""
+    """Sums the gradients of micro-batches in the dtype that stages run in."""
 
     def take_gradients(self) -> None:
         super().take_gradients()
@@ -70,7 +70,7 @@ class SumsLeftRounded(PlainSession):
 
 @fault("fsdp-mixed-auxiliary")
 class ReducedRounded(PlainSession):
-    """Sums over replicas what each has rounded to the dtype that stages run in."""
+    """Rounds each replica's gradients to the dtype that stages run in before their sum."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         return super().over_replicas(value.to(LOWER)).to(value)
@@ -78,7 +78,7 @@ class ReducedRounded(PlainSession):
 
 @fault("autocast")
 class UpdatedParametersRounded(PlainSession):
-    """Keeps the parameters that a step of SGD leaves rounded to bfloat16."""
+    """Rounds the parameters to bfloat16 after a step of SGD."""
 
     def update(self, lr: float) -> None:
         super().update(lr)

@@ -1,4 +1,4 @@
-"""The faults of training steps by name: wrong runtimes of one idea each, and what must be found of them."""
+"""The faults of training steps by name: wrong runtimes with one mistake each, and the checks that must catch them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradconform.runtime import StepSpec
 
 @dataclass(frozen=True, slots=True)
 class StepFault:
-    """A wrong runtime: what it does, the check that is to catch it, and the kind of cause that is to be told.
+    """A wrong runtime: its mistake, the check that must catch it, and the kind of cause that must be reported.
 
-    The check is one of profile quick, or the first with these values in its row. The kind is empty where what comes
-    tells no cause: other forwards, other roundings.
+    The check is one of profile quick, or the first with these values in its row. The kind is empty if results do not
+    show a cause, as after other forwards or other roundings.
     """
 
     name: str
@@ -27,11 +27,11 @@ class StepFault:
 
     @property
     def claims(self) -> Mapping[str, str]:
-        """Nothing is withheld."""
+        """The values that it does not claim: none."""
         return {}
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> PlainSession:
-        """Return a session that is wrong."""
+        """Return a wrong session."""
         return self.session(stages, spec)
 
 
@@ -40,7 +40,7 @@ STEP_FAULTS: dict[str, StepFault] = {}
 
 
 def fault(check: str, cause: str = "") -> Callable[[type[PlainSession]], type[PlainSession]]:
-    """Register a session as a fault that a check must catch; its docstring says what it does wrong."""
+    """Register a session as a fault that a check must catch; its docstring describes the mistake."""
 
     def add(session: type[PlainSession]) -> type[PlainSession]:
         name, what = idea_of(session)

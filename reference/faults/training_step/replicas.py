@@ -15,7 +15,7 @@ from .registry import fault
 
 @fault("ddp", "not_reduced_nor_divided")
 class NeverReduced(PlainSession):
-    """Leaves each replica with the mean of its own."""
+    """Leaves each replica with the mean of its own gradients."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         return value * self.spec.replicas
@@ -31,7 +31,7 @@ class OnlyDivided(PlainSession):
 
 @fault("ddp", "not_reduced")
 class FirstReplicaWins(PlainSession):
-    """Hands the gradients of the first replica to all others."""
+    """Copies the gradients of the first replica to all others."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         return super().over_replicas(value if self.spec.replica == 0 else torch.zeros_like(value))
@@ -39,7 +39,7 @@ class FirstReplicaWins(PlainSession):
 
 @fault("ddp", "reduced_early")
 class ReducedBeforeLast(PlainSession):
-    """Reduces before the last micro-batch, which each replica adds for itself."""
+    """Reduces before the last micro-batch, whose gradients each replica adds for itself."""
 
     def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
         if mb == self.spec.microbatches - 1:
@@ -52,7 +52,7 @@ class ReducedBeforeLast(PlainSession):
 
 @fault("ddp", "reduced_early_only")
 class LastLeftOut(PlainSession):
-    """Reduces before the last micro-batch, and throws that away."""
+    """Reduces before the last micro-batch, and drops its gradients."""
 
     def chunks(self, batch: Batch) -> list[Batch]:
         return super().chunks(batch)[:-1]
@@ -64,7 +64,7 @@ class LastLeftOut(PlainSession):
 
 @fault("fsdp-accumulated", "multiplied")
 class ReducedTwice(PlainSession):
-    """Reduces what is reduced already."""
+    """Reduces gradients that are already reduced."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         return super().over_replicas(super().over_replicas(value))
@@ -72,7 +72,7 @@ class ReducedTwice(PlainSession):
 
 @fault("fsdp-accumulated", "earlier_reduced_again")
 class AccumulatedReducedAgain(PlainSession):
-    """Reduces the sum of all steps at the end of each: the first ones are reduced again."""
+    """Reduces the sum of all steps at the end of each one, so that earlier steps are reduced again."""
 
     def kept(self) -> dict[nn.Parameter, Tensor]:
         return {}
@@ -80,7 +80,7 @@ class AccumulatedReducedAgain(PlainSession):
 
 @fault("ddp-unreduced", "only_this_step")
 class SharesLost(PlainSession):
-    """Lets go of what is not reduced yet when the next step begins."""
+    """Drops unreduced gradients when the next step begins."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         self.shares = {}
@@ -89,7 +89,7 @@ class SharesLost(PlainSession):
 
 @fault("ddp-unreduced", "earlier_reduced_again")
 class SharesReducedTwice(PlainSession):
-    """Reduces what is to be left unreduced, and with the next step again."""
+    """Reduces gradients that must stay unreduced, and reduces them again with the next step."""
 
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
         losses = super().accumulate(batch)
@@ -99,7 +99,7 @@ class SharesReducedTwice(PlainSession):
 
 @fault("ddp-unreduced", "earlier_not_reduced")
 class SharesNeverReduced(PlainSession):
-    """Adds what is not reduced yet behind the reduction of the next step."""
+    """Adds unreduced gradients after the reduction of the next step."""
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         shares, self.shares = self.shares, {}
@@ -110,7 +110,7 @@ class SharesNeverReduced(PlainSession):
 
 @fault("ddp-tied", "not_reduced")
 class TiedNotReduced(PlainSession):
-    """Adds the gradients of a tied weight up in each replica, and leaves them out of the reduction."""
+    """Sums the gradients of a tied weight in each replica, and omits them from the reduction."""
 
     def reduce(self) -> None:
         super().add_tied()
@@ -126,7 +126,7 @@ class TiedNotReduced(PlainSession):
 
 @fault("ddp")
 class HooksNotFired(PlainSession):
-    """Reduces weights alone: what has one dimension never gets its hook called."""
+    """Reduces only matrices: the hooks of one-dimensional parameters are never called."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         return super().over_replicas(value) if value.dim() > 1 else value * self.spec.replicas
@@ -134,7 +134,7 @@ class HooksNotFired(PlainSession):
 
 @fault("ddp")
 class FirstBucketOnly(PlainSession):
-    """Reduces the first half of the parameters; the second bucket is never sent."""
+    """Reduces the first half of the parameters and never sends the second bucket."""
 
     def reduce(self) -> None:
         names = sorted(name for name, _ in self.trained())
@@ -146,7 +146,7 @@ class FirstBucketOnly(PlainSession):
 
 @fault("ddp", "replica_missing")
 class LastReplicaLeftOut(PlainSession):
-    """Leaves the last replica out of the sum."""
+    """Omits the last replica from the sum."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         left_out = self.spec.replicas > 1 and self.spec.replica == self.spec.replicas - 1
@@ -155,7 +155,7 @@ class LastReplicaLeftOut(PlainSession):
 
 @fault("ddp")
 class ReplicasApart(PlainSession):
-    """Sums in another order on each replica, and rounds coarsely: replicas drift apart."""
+    """Sums in another order on each replica with coarse rounding, so that replicas diverge."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         total = super().over_replicas(value)
@@ -172,7 +172,7 @@ class ReducedInHalfPrecision(PlainSession):
 
 @fault("fsdp-accumulated")
 class ShardsSwapped(PlainSession):
-    """Hands out each shard as that of the other replica."""
+    """Gives each shard to the other replica."""
 
     def own(self, grad: Tensor | None) -> Kept:
         kept = super().own(grad)
@@ -184,7 +184,7 @@ class ShardsSwapped(PlainSession):
 
 @fault("fsdp-accumulated")
 class StaleShard(PlainSession):
-    """Holds on to the shard of the first step: what is added behind it is not seen."""
+    """Keeps the shard of the first step, so that later gradients are not seen."""
 
     def param_grads(self) -> dict[str, Kept]:
         now = super().param_grads()

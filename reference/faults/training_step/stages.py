@@ -26,7 +26,7 @@ class _Around(PlainSession):
 
 @fault("auxiliary")
 class KeywordsOfFirst(_Around):
-    """Hands every micro-batch the keyword arguments of the first."""
+    """Passes the keyword arguments of the first micro-batch to all."""
 
     def around(self, chunk: Batch) -> Batch:
         if not hasattr(self, "first"):
@@ -36,7 +36,7 @@ class KeywordsOfFirst(_Around):
 
 @fault("auxiliary")
 class KeywordsDropped(_Around):
-    """Hands no keyword arguments on."""
+    """Passes no keyword arguments on."""
 
     def around(self, chunk: Batch) -> Batch:
         return Batch(x=chunk.x, target=chunk.target, kwargs={})
@@ -44,7 +44,7 @@ class KeywordsDropped(_Around):
 
 @fault("low-rank-dropout")
 class DropoutOff(_Around):
-    """Puts stages into eval mode where they train."""
+    """Runs training stages in eval mode."""
 
     def around(self, chunk: Batch) -> Batch:
         for module in self.modules.values():
@@ -54,7 +54,7 @@ class DropoutOff(_Around):
 
 @fault("low-rank-dropout")
 class SeedOfFirst(_Around):
-    """Draws the dropout of every micro-batch from the seed of the first."""
+    """Draws the dropout of every micro-batch with the seed of the first."""
 
     def around(self, chunk: Batch) -> Batch:
         if not hasattr(self, "seeds"):
@@ -65,7 +65,7 @@ class SeedOfFirst(_Around):
 
 @fault("low-rank-dropout")
 class RecomputedUnderAnotherSeed(PlainSession):
-    """Runs the forward again for the backward, and draws another dropout there."""
+    """Recomputes the forward for the backward with another dropout."""
 
     def microbatch(self, batch: Batch, chunk: Batch, mb: int) -> Tensor | None:
         with torch.no_grad():
@@ -88,7 +88,7 @@ class FrozenTrained(PlainSession):
 
 @fault("low-rank-dropout", "never_accumulated")
 class AdaptersForgotten(PlainSession):
-    """Gives adapters of low rank nothing."""
+    """Gives low-rank adapters no gradient."""
 
     def reduce(self) -> None:
         super().reduce()
@@ -113,7 +113,7 @@ class AuxiliaryDroppedInside(PlainSession):
 
 @fault("auxiliary", "auxiliary_scaled")
 class AuxiliaryByMicrobatches(PlainSession):
-    """Divides the auxiliary losses by the number of micro-batches where the loss is a sum."""
+    """Divides the auxiliary losses by the number of micro-batches although the loss is a sum."""
 
     def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
         return super().auxiliary_weight(batch, chunk) / self.spec.microbatches
@@ -137,7 +137,7 @@ class AuxiliaryTwice(PlainSession):
 
 @fault("plain")
 class HandedGradsDoubled(PlainSession):
-    """Doubles the gradients that stages hand back."""
+    """Doubles the gradients that a stage sends back."""
 
     def send(self, value: Tensor, stage: int) -> None:
         super().send(2.0 * value if stage < max(self.modules) else value, stage)
@@ -145,7 +145,7 @@ class HandedGradsDoubled(PlainSession):
 
 @fault("plain", "zero")
 class HandedGradsLost(PlainSession):
-    """Hands zeros back."""
+    """Sends zeros back."""
 
     def send(self, value: Tensor, stage: int) -> None:
         super().send(torch.zeros_like(value) if stage < max(self.modules) else value, stage)
@@ -153,7 +153,7 @@ class HandedGradsLost(PlainSession):
 
 @fault("plain")
 class HandedOnInHalfPrecision(PlainSession):
-    """Hands outputs on in bfloat16."""
+    """Sends outputs in bfloat16."""
 
     def send(self, value: Tensor, stage: int) -> None:
         super().send(value.bfloat16().to(value.dtype), stage)
@@ -161,7 +161,7 @@ class HandedOnInHalfPrecision(PlainSession):
 
 @fault("hooked")
 class ReceivedInSameTensor(PlainSession):
-    """Gives a stage what it receives in the same tensor each time, with the hooks that earlier forwards have set."""
+    """Receives into the same tensor each time, with the hooks of earlier forwards."""
 
     def leaf(self, value: Tensor, stage: int) -> Tensor:
         own = super().leaf(value, stage)
@@ -179,7 +179,7 @@ class ReceivedInSameTensor(PlainSession):
 
 @fault("gpipe-sum")
 class GradientsOfOtherMicrobatch(PlainSession):
-    """Hands back the gradients of the micro-batch before."""
+    """Sends back the gradients of the previous micro-batch."""
 
     def send(self, value: Tensor, stage: int) -> None:
         if stage < max(self.modules):
@@ -190,7 +190,7 @@ class GradientsOfOtherMicrobatch(PlainSession):
 
 @fault("selective-checkpoint")
 class BackTwice(PlainSession):
-    """Goes back through each stage for its inputs, then for its weights, and goes on where the second is refused."""
+    """Runs a backward for a stage's inputs, then one for its weights, and ignores an error of the second."""
 
     def backward(self, passed: dict[int, tuple[Tensor, Tensor]], loss: Tensor | None) -> None:
         handed: Tensor | None = None

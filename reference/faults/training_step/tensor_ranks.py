@@ -17,7 +17,7 @@ from .registry import fault
 
 @fault("one-stage column-row")
 class PartialSumTakenForWhole(PlainSession):
-    """Takes what a row layer gives on one tensor rank for the whole sum."""
+    """Uses a row layer's partial sum on one tensor rank as the whole sum."""
 
     def summed(self, value: Tensor) -> Tensor:
         return value
@@ -25,7 +25,7 @@ class PartialSumTakenForWhole(PlainSession):
 
 @fault("one-stage sequence", "tensor_rank_alone")
 class SequenceNormNotReduced(PlainSession):
-    """Leaves each tensor rank with what its part of the sequence gives a norm."""
+    """Leaves each tensor rank with a norm's gradient from its part of the sequence."""
 
     def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
         return grad
@@ -33,7 +33,7 @@ class SequenceNormNotReduced(PlainSession):
 
 @fault("one-stage sequence", "divided")
 class SequenceNormAveraged(PlainSession):
-    """Takes the mean over tensor ranks of what parts of the sequence give a norm."""
+    """Averages over tensor ranks a norm's gradients from parts of the sequence."""
 
     def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
         reduced = super().over_tensor_ranks(name, grad)
@@ -42,7 +42,7 @@ class SequenceNormAveraged(PlainSession):
 
 @fault("one-stage column-row", "multiplied")
 class WholeLayersReduced(PlainSession):
-    """Sums over tensor ranks what each of them has whole."""
+    """Sums over tensor ranks the gradients of layers that each rank has whole."""
 
     def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
         return grad if name in self.split else self.sum(grad)
@@ -50,7 +50,7 @@ class WholeLayersReduced(PlainSession):
 
 @fault("one-stage column-row", "tensor_rank_alone")
 class ColumnInputNotReduced(PlainSession):
-    """Hands back the input gradient of a column layer as one tensor rank has it."""
+    """Sends back the input gradient of a column layer from one tensor rank."""
 
     def entered(self, value: Tensor) -> Tensor:
         return value
@@ -66,7 +66,7 @@ class RowBiasOnEachRank(PlainSession):
 
 @fault("sequence clipped", "norm_of_tensor_ranks")
 class NormCountsTensorRanks(PlainSession):
-    """Counts in the norm what each tensor rank has whole, on each of them."""
+    """Counts layers that each tensor rank has whole once per rank in the norm."""
 
     def holders(self, name: str) -> int:
         return 1
@@ -74,7 +74,7 @@ class NormCountsTensorRanks(PlainSession):
 
 @fault("sequence clipped")
 class NormOfOneTensorRank(PlainSession):
-    """Takes the norm of each tensor rank by itself for that of all."""
+    """Uses each tensor rank's own norm as the norm of all."""
 
     def norm(self) -> float:
         return super().norm() / math.sqrt(self.spec.tensor_ranks)
@@ -82,7 +82,7 @@ class NormOfOneTensorRank(PlainSession):
 
 @fault("one-stage vocabulary")
 class LossOfOwnMaximum(PlainSession):
-    """Takes from logits the largest of each tensor rank, and adds the exponentials up as if it were one."""
+    """Subtracts each tensor rank's own largest logit, and sums the exponentials as if it were common."""
 
     def largest(self, value: Tensor) -> Tensor:
         return value
@@ -98,7 +98,7 @@ class LossOfOwnSum(PlainSession):
 
 @fault("one-stage vocabulary")
 class UnknownTokensLookedUp(PlainSession):
-    """Adds the first row of an embedding for each token that another tensor rank knows."""
+    """Adds the first row of an embedding for each token of another tensor rank."""
 
     def known(self, tokens: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
         here, inside = super().known(tokens, vocabulary)
@@ -107,7 +107,7 @@ class UnknownTokensLookedUp(PlainSession):
 
 @fault("one-stage tokens column-row", "divided")
 class TokensOfTensorRanks(PlainSession):
-    """Counts the tokens of a batch on each tensor rank."""
+    """Counts the tokens of a batch once per tensor rank."""
 
     def tokens(self, batch: Batch) -> float:
         return super().tokens(batch) * self.spec.tensor_ranks
@@ -115,7 +115,7 @@ class TokensOfTensorRanks(PlainSession):
 
 @fault("one-stage column-row", "multiplied")
 class LossOnEachTensorRank(PlainSession):
-    """Lets the loss count once for each tensor rank."""
+    """Counts the loss once per tensor rank."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         return super().weight(batch, chunk) * self.spec.tensor_ranks
@@ -123,7 +123,7 @@ class LossOnEachTensorRank(PlainSession):
 
 @fault("one-stage dropout column-row")
 class DropoutOfEachTensorRank(PlainSession):
-    """Draws another dropout on each tensor rank, of what all of them have whole."""
+    """Draws another dropout on each tensor rank for values that all ranks have whole."""
 
     def chunks(self, batch: Batch) -> list[Batch]:
         return [self._drawn(chunk) for chunk in super().chunks(batch)]
@@ -137,7 +137,7 @@ class DropoutOfEachTensorRank(PlainSession):
 
 @fault("one-stage vocabulary")
 class TensorShardsSwapped(PlainSession):
-    """Hands out each gradient as the part of another tensor rank."""
+    """Returns each gradient as the part of another tensor rank."""
 
     def part(self, name: str, value: Kept) -> Kept:
         kept = super().part(name, value)

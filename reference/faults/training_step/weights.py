@@ -14,7 +14,7 @@ from .registry import each, fault
 
 @fault("plain", "divided")
 class DividedTwice(PlainSession):
-    """Divides by the number of micro-batches in the loss and behind the step."""
+    """Divides by the number of micro-batches in the loss and again after the step."""
 
     def reduce(self) -> None:
         super().reduce()
@@ -31,7 +31,7 @@ class NotDivided(PlainSession):
 
 @fault("gpipe-sum", "divided")
 class SumDivided(PlainSession):
-    """Divides by the number of micro-batches where the loss of a step is a sum."""
+    """Divides by the number of micro-batches although the loss of a step is a sum."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         return super().weight(batch, chunk) / self.spec.microbatches
@@ -39,7 +39,7 @@ class SumDivided(PlainSession):
 
 @fault("ddp-tokens", "divided_by_other")
 class ByMicrobatches(PlainSession):
-    """Divides by the number of micro-batches of all replicas in place of that of tokens."""
+    """Divides by the number of micro-batches of all replicas instead of the number of tokens."""
 
     def tokens(self, batch: Batch) -> float:
         return float(self.spec.microbatches * self.spec.replicas)
@@ -47,7 +47,7 @@ class ByMicrobatches(PlainSession):
 
 @fault("ddp-tokens", "mean_of_microbatches")
 class ByTokensOfMicrobatch(PlainSession):
-    """Takes the mean of each micro-batch by its own tokens, and the mean of these."""
+    """Averages each micro-batch over its own tokens, and then averages these means."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         if self.spec.reduction != "tokens":
@@ -58,7 +58,7 @@ class ByTokensOfMicrobatch(PlainSession):
 
 @fault("ddp-tokens", "mean_of_replicas")
 class ByTokensOfReplica(PlainSession):
-    """Divides each replica by its own number of tokens, and takes the mean."""
+    """Averages each replica over its own tokens, and then averages the replicas."""
 
     def tokens(self, batch: Batch) -> float:
         return float(self.spec.counts(batch.target).sum()) * self.spec.replicas
@@ -66,7 +66,7 @@ class ByTokensOfReplica(PlainSession):
 
 @fault("ddp-tokens", "divided")
 class TokensAndReplicas(PlainSession):
-    """Divides by the number of all tokens, and then by that of replicas."""
+    """Divides by the number of all tokens and then by the number of replicas."""
 
     def tokens(self, batch: Batch) -> float:
         return super().tokens(batch) * self.spec.replicas
@@ -74,7 +74,7 @@ class TokensAndReplicas(PlainSession):
 
 @fault("ddp-tokens", "divided")
 class TokensAndMicrobatches(PlainSession):
-    """Divides by the number of all tokens, and then by that of micro-batches."""
+    """Divides by the number of all tokens and then by the number of micro-batches."""
 
     def tokens(self, batch: Batch) -> float:
         return super().tokens(batch) * self.spec.microbatches
@@ -82,7 +82,7 @@ class TokensAndMicrobatches(PlainSession):
 
 @fault("ddp-tokens", "divided_by_other")
 class ByPaddedTokens(PlainSession):
-    """Counts the tokens that are ignored as well."""
+    """Counts ignored tokens too."""
 
     def tokens(self, batch: Batch) -> float:
         return float(batch.target.numel() * self.spec.replicas)
@@ -90,7 +90,7 @@ class ByPaddedTokens(PlainSession):
 
 @fault("ddp-tokens", "divided_by_other")
 class ByTokensOfLastMicrobatch(PlainSession):
-    """Takes the number of tokens from the last micro-batch, times the number of micro-batches."""
+    """Uses the last micro-batch's number of tokens, times the number of micro-batches."""
 
     def tokens(self, batch: Batch) -> float:
         last = list(batch.split())[-1]
@@ -101,7 +101,7 @@ class ByTokensOfLastMicrobatch(PlainSession):
 
 @fault("ddp", "multiplied")
 class ReplicasNotDivided(PlainSession):
-    """Sums over replicas where the mean is wanted."""
+    """Sums over replicas instead of averaging."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         return super().weight(batch, chunk) * self.spec.replicas
@@ -117,7 +117,7 @@ class ReplicasDividedTwice(PlainSession):
 
 @fault("fsdp-accumulated", "divided")
 class SumDividedByReplicas(PlainSession):
-    """Takes the mean over replicas where the sum is wanted."""
+    """Averages over replicas instead of summing."""
 
     def over_replicas(self, value: Tensor) -> Tensor:
         total = super().over_replicas(value)
@@ -126,7 +126,7 @@ class SumDividedByReplicas(PlainSession):
 
 @fault("plain", "sign_reversed")
 class SignReversed(PlainSession):
-    """Goes up the loss."""
+    """Ascends the loss."""
 
     def weight(self, batch: Batch, chunk: Batch) -> float:
         return -super().weight(batch, chunk)
