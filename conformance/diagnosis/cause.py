@@ -240,7 +240,8 @@ class Cause:
 
     ``microbatches`` and ``others`` (the ones that they replace) are numbers, None for values from before the first
     action. ``slots`` are inputs or outputs; ``names`` are of parameters, dtypes or numbers; ``factors`` are wrong
-    multipliers, and ``counts`` are a part and its whole. ``causes`` are the parts of a combined cause, and ``why``
+    multipliers, and ``counts`` are a part and its whole. ``elements`` is the number of elements of the largest
+    argument of a wrong operation. ``causes`` are the parts of a combined cause, and ``why``
     explains it further.
     """
 
@@ -254,6 +255,7 @@ class Cause:
     counts: tuple[int, ...] = ()
     action: str | None = None
     stage: int | None = None
+    elements: int | None = None
     causes: tuple[Cause, ...] = ()
     why: Cause | None = None
 

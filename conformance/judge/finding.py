@@ -13,8 +13,8 @@ from gradconform.finding_text import finding_line
 from gradconform.results import Sort, finite
 
 Kind = Literal[
-    "mismatch", "nonfinite", "missing", "unexpected", "requires_grad", "shape", "dtype", "device", "layout", "race",
-    "error", "no_error", "changed", "shared", "alive", "hooks", "not_repeatable",
+    "mismatch", "nonfinite", "missing", "unexpected", "unknown_name", "requires_grad", "shape", "dtype", "device",
+    "layout", "race", "error", "no_error", "changed", "shared", "alive", "hooks", "not_repeatable",
 ]  # fmt: skip
 
 _Judge = TypeVar("_Judge")

@@ -331,7 +331,7 @@ def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[
     if not size or report.manifest % size or report.manifest < size * len(cells):
         yield (
             f"summary.manifest: expected {size} checks of contract {report.contract}, profile {report.profile}, for "
-            f"each of {count(len(cells), 'device and dtype', 'devices and dtypes')}, got {report.manifest}"
+            f"each of {len(cells)} devices and dtypes, got {report.manifest}"
         )
     for position, result in enumerate(report.results):
         check = contract.checks.get(result.check)

@@ -20,6 +20,7 @@ _OF_TENSORS = {
     "nonfinite": "has NaN or inf where plain autograd has none, or the reverse",
     "missing": "is None (plain autograd: a tensor)",
     "unexpected": "is a tensor (plain autograd: None)",
+    "unknown_name": "has a name that this rank does not have",
     "requires_grad": "requires a gradient itself (plain autograd: no)",
     "shape": "has a wrong shape",
     "dtype": "has a wrong dtype",
@@ -28,8 +29,8 @@ _OF_TENSORS = {
     "race": "is still being written by another stream",
 }
 
-#: Kinds that say which of two values is None, as a text that begins with the expected value does.
-_OF_NONE = {"missing", "unexpected"}
+#: Kinds that may be of a whole, such as the losses, instead of one tensor; their text then says what is missing.
+_OF_WHOLES = {"missing", "unexpected", "shape"}
 
 #: Words for any other kind of finding, used if the results of a cause use different words.
 _IN_GENERAL = {
@@ -198,9 +199,9 @@ def cause(result: Result, letters: str | None = None) -> str:
     if kind == "error":
         return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
     said = text.partition(": ")[0]
-    if kind in {*_OF_NONE, "shape"} and first["sort"] == "thing":
+    if kind in _OF_WHOLES and first["sort"] == "thing":
         return f"{f'after {letter}, ' if letter else ''}{first['where']}: {said}"
-    if kind in _OF_TENSORS and (kind not in _OF_NONE or text.startswith("expected ")):
+    if kind in _OF_TENSORS:
         return _of(first, _OF_TENSORS, letter)
     return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
 

@@ -96,11 +96,12 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
         return Line(told, "bad")
     if not results:
-        none = f"0 of {planned} checks ran" if planned else "no check was run"
+        none = f"0 of {planned} checks ran" if planned else "no check ran"
         return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
-    told = f"{name} is right in all {count(counts['right'], 'check')} that it supports in {dtypes}{more}"
+    right = "the 1 check" if counts["right"] == 1 else f"all {counts['right']} checks"
+    told = f"{name} is right in {right} that it supports in {dtypes}{more}"
     return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 

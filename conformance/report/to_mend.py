@@ -82,8 +82,17 @@ def _sizes(name: str, result: Result) -> Iterator[int]:
     for cause in (finding["cause"] for finding in result.findings if finding["cause"]):
         names = tuple(map(str, cause.get("names", ())))
         if cause["kind"] in _OF_ONE and names[:1] == (name,) and len(names) > 1:
-            shapes = re.findall(r"\(([\d, ]*)\)", names[1])
-            yield from [max(math.prod(map(int, re.findall(r"\d+", shape))) for shape in shapes)] if shapes else []
+            elements = cause.get("elements", _elements(names[1]))
+            yield from [] if elements is None else [int(elements)]
+
+
+def _elements(arguments: str) -> int | None:
+    """Return the number of elements of the largest argument, from the shapes in a cause without ``elements``.
+
+    Reports of gradconform before the field ``elements`` have only the shapes.
+    """
+    shapes = re.findall(r"\(([\d, ]*)\)", arguments)
+    return max((math.prod(map(int, re.findall(r"\d+", shape))) for shape in shapes), default=None)
 
 
 def _block(result: Result) -> str | None:

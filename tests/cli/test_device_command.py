@@ -173,6 +173,16 @@ def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
     assert item.text == "1. aten::mul: 1 check on npu float32; wrong from 35 elements; aten::mul is wrong by itself"
 
 
+def test_the_size_of_an_operation_is_read_from_its_field_and_not_from_the_text() -> None:
+    """Only a report without the field, from an earlier gradconform, is read by its shapes."""
+    cause = {**CAUSE, "names": ["aten::mul", "float32 (5, 7)", "…"], "elements": 32_832}
+    report = report_of(
+        result("blocks.full.mlp.above-2-15", status="error", kind="device", findings=({**FINDING, "cause": cause},))
+    )
+    (mul,) = culprits(report)
+    assert mul.size == 32_832
+
+
 PROBED = {
     "choice": [], "skipped": [], "indices": {"npu": ["npu:0"]},
     "probes": [{"device": "npu:0", "reason": None, "dtypes": {}, "facts": {}, "limits": {}, "preflight": [
@@ -187,12 +197,31 @@ def test_a_run_that_was_stopped_keeps_its_pre_flight_in_the_headline() -> None:
         "npu: no verdict: 0 of 5 checks ran; pre-flight 2 of 2"
     ]
     assert [str(line) for line in standing_of_devices(nothing)] == [
-        "npu:0: no verdict: no check was run; pre-flight 2 of 2"
+        "npu:0: no verdict: no check ran; pre-flight 2 of 2"
     ]
     part = replace(report_of(result("a.b.c")), devices=PROBED)
     assert [str(line) for line in device_verdict(part, {"npu": 3}).lines] == [
         f"{RIGHT}; 2 not tried; pre-flight 2 of 2"
     ]
+
+
+def test_the_pre_flight_of_a_device_is_one_text_and_names_the_indices_where_they_differ() -> None:
+    (probe,) = PROBED["probes"]
+    broken = {
+        **probe,
+        "device": "npu:1",
+        "preflight": [{**probe["preflight"][0], "held": False}, probe["preflight"][1]],
+    }
+    third = {**probe, "device": "npu:2"}
+    texts = {}
+    for name, probes in {"alike": [probe, third], "different": [probe, broken, third]}.items():
+        indices = {"npu": [one["device"] for one in probes]}
+        report = replace(report_of(), devices={**PROBED, "indices": indices, "probes": probes})
+        texts[name] = str(device_verdict(report, {"npu": 5}).lines[0]).partition("; pre-flight ")[2]
+    assert texts == {
+        "alike": "2 of 2",
+        "different": "2 of 2 on npu:0, npu:2; pre-flight 1 of 2 on npu:1",
+    }
 
 
 def test_no_section_of_the_page_is_empty() -> None:
@@ -228,7 +257,7 @@ def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:
     assert [str(line) for line in standing_of_devices(report)] == [known]
 
 
-RIGHT = "npu is right in all 1 checks that it supports in float32"
+RIGHT = "npu is right in the 1 check that it supports in float32"
 NOTHING = "npu: no verdict: nothing was judged in float32"
 
 
@@ -255,7 +284,7 @@ def test_each_device_has_a_line_of_its_own() -> None:
     made = report_of(result("a.b.c", device="cpu"), wrong("a.b.c"))
     told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
     assert [str(line) for line in told.lines] == [
-        "cpu is right in all 1 checks that it supports in float32; 1 not tried",
+        "cpu is right in the 1 check that it supports in float32; 1 not tried",
         "npu is WRONG in 1 check of 1 in float32; fix aten::mul first",
         "xpu: no verdict: 0 of 3 checks ran",
     ]

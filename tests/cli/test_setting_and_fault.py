@@ -116,7 +116,9 @@ def test_a_fault_that_nothing_finds_says_that_the_kit_is_blind_there(
     done = command("run", "reference-split", "--fault", "overwrite", "--no-isolation")
     assert done.code == 3
     told = " ".join(done.out.split())
-    assert "not found: Each micro-batch's parameter gradients replace the accumulated ones. It passed accumulate." in told
+    assert (
+        "not found: Each micro-batch's parameter gradients replace the accumulated ones. It passed accumulate." in told
+    )
     assert "what passes here may be as wrong" in told
 
 

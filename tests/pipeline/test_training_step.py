@@ -126,9 +126,7 @@ def test_where_nothing_can_be_compiled_that_is_said_and_no_runtime_is_charged(mo
 def test_stages_that_run_in_less_are_not_tried_on_parameters_that_are_not_of_float32(check: str) -> None:
     composition = CASES[check].composition
     assert not lacking(composition, torch.float32)
-    assert lacking(composition, torch.bfloat16).endswith(
-        " requires parameters in float32, got torch.bfloat16"
-    )
+    assert lacking(composition, torch.bfloat16).endswith(" requires parameters in float32, got torch.bfloat16")
 
 
 def test_stages_in_mixed_precision_round_parameters_and_arguments_and_leave_gradients_in_float32() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gradconform import Report
 from gradconform.reference.faults import FAULTS
 from gradconform.report.by_cause import by_cause
+from gradconform.results import Result
 
 Judge = Callable[..., Report]
 
@@ -43,3 +44,32 @@ def test_a_headline_says_what_its_finding_says(
     (cause,) = by_cause(report.failures)
     assert cause.said == headline
     assert {str(one["text"]).partition(",")[0] for result in cause.results for one in result.findings} == {finding}
+
+
+def of_rank(kind: str, text: str) -> Result:
+    finding = {
+        "kind": kind, "where": "1.block.up.weight", "action": "act 1 (train)", "text": text, "error": None,
+        "bound": None, "headroom": None, "cause": None, "raised": None, "sort": "parameter gradient", "needs": None,
+    }  # fmt: skip
+    return Result(
+        check="step.plain", level="MUST", status="failed", device="cpu", dtype="float32", requirement="A step MUST",
+        message=text, headroom=None, duration_s=0.0, findings=(finding,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "headline"),
+    [
+        (
+            "unknown_name",
+            "this rank has no parameter gradient with this name",
+            "has a name that this rank does not have",
+        ),
+        ("unknown_name", "expected another text", "has a name that this rank does not have"),
+        # A report of an earlier gradconform has no kind of its own for it.
+        ("unexpected", "no parameter gradient of this rank has this name", "is a tensor (plain autograd: None)"),
+    ],
+)
+def test_the_kind_of_a_finding_decides_its_headline_and_its_text_does_not(kind: str, text: str, headline: str) -> None:
+    (cause,) = by_cause([of_rank(kind, text)])
+    assert cause.said.endswith(f"a parameter gradient {headline}")

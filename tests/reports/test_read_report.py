@@ -145,7 +145,7 @@ def test_messages_are_whole(real: Report, tmp_path: Path) -> None:
         """\
 /report.json: byte 12: expected text in UTF-8, got b'\\xff'
 /none: cannot read the file: No such file or directory; expected a report from gradconform run --json
-the report: expected an object with a schema, a summary and results; got an array of 1 entries
+the report: expected an object with a schema, a summary and results; got an array of 1 entry
 the report: expected a number or null, got NaN, which is not JSON
 the report: expected numbers that fit in a float, got 1e999
 the report: expected each name once in an object, got 'schema' twice

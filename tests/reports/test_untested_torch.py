@@ -25,7 +25,10 @@ def test_of_a_release_that_was_tested_nothing_is_said(release: str) -> None:
         ("2.99.0", NEWER),
         ("2.5.1", "torch 2.5.1 is too old: gradconform was tested on torch 2.6 to 2.15"),
         ("2.13.0a0+git1234", "torch 2.13.0a0+git1234 is not a release: gradconform was tested on torch 2.6 to 2.15"),
-        ("2.99.0.dev20261122", "torch 2.99.0.dev20261122 is not a release: gradconform was tested on torch 2.6 to 2.15"),
+        (
+            "2.99.0.dev20261122",
+            "torch 2.99.0.dev20261122 is not a release: gradconform was tested on torch 2.6 to 2.15",
+        ),
     ],
 )
 def test_of_any_other_it_is_said_what_was_tested(version: str, said: str) -> None:

@@ -138,7 +138,7 @@ def against_whole(
         yield from compare("output", f"output {mb}", last, got, known, given(references[mb]))
     missing = sorted(dict(model.named_parameters()).keys() ^ named.keys())
     if missing:
-        yield Finding("missing", "the parameters", "", f"stages and model do not have the same: {missing}")
+        yield Finding("missing", "the parameters", "", f"stages and model have different parameters: {missing}")
     for (name, parameter), known in zip(model.named_parameters(), wide.parameters(), strict=True):
         got = on_cpu(named[name].grad) if name in named else None
         yield from compare("parameter gradient", name, last, got, on_cpu(parameter.grad), given(known.grad))

@@ -303,7 +303,7 @@ class _Judge:
                 spread += self._spread(name)
             yield from compare(sort, where, self.label, got.get(name), right, reference, explain=explain, spread=spread)
         for name in sorted(set(got) - set(own)):
-            yield Finding("unexpected", name, self.label, f"no {sort} of this rank has this name", sort=sort)
+            yield Finding("unknown_name", name, self.label, f"this rank has no {sort} with this name", sort=sort)
 
     def _hooks(self, got: Mapping[str, Tensor | None], plain: Mapping[str, Tensor]) -> Judged:
         """Yield the hooks on this rank's stage inputs that were not called as often as by plain autograd."""
