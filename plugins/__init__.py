@@ -1,1 +1,1 @@
-"""The pytest plugin, and adapters for real implementations."""
+"""The pytest plugin, ``unittest`` classes, adapters and runtimes of real implementations, and devices."""

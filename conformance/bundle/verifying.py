@@ -109,7 +109,7 @@ def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
         yield f"{probe['device']} was judged with the tolerance of its device object, not with the contract's"
     faults = sum(not line["held"] for line in probe["preflight"])
     if faults:
-        yield f"{probe['device']} failed {faults} of the {len(probe['preflight'])} lines of its pre-flight"
+        yield f"{probe['device']} failed {faults} of {len(probe['preflight'])} lines of its pre-flight"
 
 
 def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _by_the_runtime(report: Report) -> str:
 def _lacking(report: Report) -> str:
     """Return why the run judged too little."""
     lacks = report.lacks
-    more = f"; and {len(lacks) - _LACKS} more such reasons" if len(lacks) > _LACKS else ""
+    more = f"; and {count(len(lacks) - _LACKS, 'more such reason')}" if len(lacks) > _LACKS else ""
     return "".join(f"; {lack}" for lack in lacks[:_LACKS]) + more
 
 

@@ -12,7 +12,7 @@ from gradconform.trees import as_tuple
 
 from .full_only import received
 
-# It asks for a newer torch than the kit does, and for more than these handlers import.
+# It requires a newer torch than the kit, and more packages than these handlers import.
 with needed("d9d", "pip install --no-deps d9d==0.24.0 optree==0.20.0"):
     from d9d.pipelining.infra.stage.computations import (
         BackwardComputeHandler,
@@ -23,7 +23,7 @@ with needed("d9d", "pip install --no-deps d9d==0.24.0 optree==0.20.0"):
 
 
 class _Taking(nn.Module):
-    """Takes what goes from stage to stage in one tree, and what all stages share, which is nothing here."""
+    """A module that receives the inputs of a stage in one tree, and the inputs of all stages, which are empty here."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class D9dSession(StageSession):
     """A pair of handlers, used as d9d's ``PipelineStage`` does."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Make the handlers; the first stage of a pipeline has nobody to send input gradients to."""
+        """Create the handlers; the first stage of a pipeline sends input gradients to no other stage."""
         super().__init__(stage, spec)
         module = _Taking(stage)
         self._forward = ForwardComputeHandler(stage_index=0, module=module)
@@ -46,7 +46,7 @@ class D9dSession(StageSession):
         self._lone = not isinstance(spec.example_outputs, (tuple, list, dict))
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the handler; the loss is its caller's."""
+        """Run the handler; the caller computes the loss."""
         self._forward.run(mb, inputs=list(received(args)), shared=None)
         outputs = self._forward.get_outputs(mb)
         outputs = outputs[0] if self._lone else outputs
@@ -80,7 +80,7 @@ class D9dSession(StageSession):
 
 
 class D9dAdapter:
-    """Claims what a stage of tensors, each with a path to the outputs, can have."""
+    """The adapter of d9d: it claims stages of tensors that each have a path to the outputs."""
 
     name = "d9d"
     drives = "d9d.pipelining.infra.stage.splitgrad"
@@ -92,7 +92,7 @@ class D9dAdapter:
         nongrad_output=False,  # refused: there is no gradient to pair such an output with
         called_without_grad=False,  # refused: it makes views of the inputs to find their nodes
         nontensor_input=False,
-        parameter_input=False,  # what a stage receives is a tensor of its own
+        parameter_input=False,  # a stage receives new tensors
     )
 
     def open(self, stage: nn.Module, spec: StageSpec) -> D9dSession:

@@ -1,7 +1,7 @@
 """DeepSpeed's ``PipelineEngine``: the registered target ``deepspeed``.
 
-The engine is made for one process, and then told that it is the second of three stages, or the last where backward
-starts at a loss: it asks nobody else before it runs a forward or backward pass on its buffers.
+The engine is made for one process. It is then set to be the second of three stages, or the last one if backward starts
+at a loss. It calls no other process before a forward or backward pass on its buffers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeepSpeedSession(FullOnlySession):
     """One engine, driven through ``_exec_forward_pass`` and ``_exec_backward_pass`` as its schedules drive it."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Make the engine; the optimizer that it wants never steps."""
+        """Create the engine; its required optimizer never steps."""
         super().__init__(stage, spec)
         group_of_one()
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
@@ -57,7 +57,7 @@ class DeepSpeedSession(FullOnlySession):
         self._groups = Groups(module)
         try:
             self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
-        except BaseException:  # nobody closes a session that was not opened
+        except BaseException:  # a session that was not opened is never closed
             self._groups.end()
             raise
         self._engine.num_stages = _STAGES
@@ -68,7 +68,7 @@ class DeepSpeedSession(FullOnlySession):
         self._engine._reserve_pipe_buffers(spec.n_microbatches)  # noqa: SLF001 (as train_batch does)
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Put what was received into buffer ``mb`` and run the forward pass."""
+        """Put the received arguments into buffer ``mb`` and run the forward pass."""
         inputs = received(args)
         buffers = self._engine.pipe_buffers
         buffers["inputs"][mb] = inputs if len(inputs) > 1 else inputs[0]
@@ -78,7 +78,7 @@ class DeepSpeedSession(FullOnlySession):
         return buffers["outputs"][mb]
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Put what was received into ``grad_layer`` and run the backward pass."""
+        """Put the received gradients into ``grad_layer`` and run the backward pass."""
         inputs, loss = self._forwards.pop(mb)
         buffers = self._engine.pipe_buffers
         self._engine.grad_layer, self._engine.loss = _layer(buffers["outputs"][mb], flat(output_grads)), loss
@@ -88,9 +88,9 @@ class DeepSpeedSession(FullOnlySession):
         return tuple(arg.grad if isinstance(arg, Tensor) else None for arg in inputs)
 
     def close(self) -> None:
-        """Take the hooks of the engine away with it, and end the groups of processes that nothing else ends.
+        """Remove the engine and its hooks, and end its process groups.
 
-        Each has threads of its own: those of a whole run would be ten thousand.
+        Each group has its own threads: those of a whole run would be ten thousand.
         """
         super().close()
         self._engine.destroy()
@@ -98,10 +98,10 @@ class DeepSpeedSession(FullOnlySession):
 
 
 class Groups:
-    """The groups of processes that deepspeed has made for one module, which it never ends."""
+    """The process groups that deepspeed creates for one module and never ends."""
 
     def __init__(self, module: PipelineModule) -> None:
-        """Find those of this process."""
+        """Find the groups of this process."""
         grid = module.mpu()
         self._holders: list[Any] = [module, grid]
         own = (grid.ds_model_proc_group, grid.dp_proc_group, grid.pp_proc_group, grid.slice_proc_group)
@@ -109,7 +109,7 @@ class Groups:
         self._held = [module.world_group, *own, *tied]
 
     def end(self, *holders: Any) -> None:
-        """End them, and take them from ``holders``, some of which live on: threads of a group end with its object."""
+        """End the groups and remove them from ``holders``; a group's threads end with its object."""
         for group in self._held:
             torch.distributed.destroy_process_group(group)
         for holder in (*self._holders, *holders):
@@ -119,7 +119,7 @@ class Groups:
 
 
 def _layer(outputs: Tree, grads: Tree) -> Tree:
-    """Return what a receive would put into ``grad_layer``: a tensor for a tensor, else one per floating output."""
+    """Return the value that a receive puts into ``grad_layer``: a tensor for a tensor, else one per floating output."""
     if isinstance(outputs, Tensor):
         return grads[0] if isinstance(grads, tuple) and len(grads) == 1 else grads
     if not isinstance(outputs, tuple) or not all(isinstance(output, Tensor) for output in outputs):
@@ -131,7 +131,7 @@ def _layer(outputs: Tree, grads: Tree) -> Tree:
 
 
 class DeepSpeedAdapter:
-    """Claims what a stage of tensors alone can have."""
+    """The adapter of DeepSpeed: it claims stages with only tensors."""
 
     name = "deepspeed"
     drives = "deepspeed.runtime.pipe.engine"

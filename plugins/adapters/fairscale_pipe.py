@@ -13,7 +13,7 @@ with needed("fairscale", "pip install 'gradconform[fairscale]'"):
 
 
 class FairscaleAdapter:
-    """Claims what a stage of tensors alone can have."""
+    """The adapter of fairscale: it claims stages with only tensors."""
 
     name = "fairscale"
     drives = "fairscale.nn.pipe.checkpoint"

@@ -1,4 +1,4 @@
-"""What adapters share whose implementation runs a backward in one piece."""
+"""Shared code of adapters whose implementation has only a full backward."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ FULL_ONLY: dict[str, Any] = {"split": False, "mixed": False, "weight_before_inpu
 
 
 class FullOnlySession(StageSession):
-    """Has B alone."""
+    """A session with only B."""
 
     def backward_input(self, mb: int, output_grads: Tree) -> NoReturn:
-        """Refuse: there is no I."""
+        """Raise :class:`UnsupportedError`: there is no I."""
         del output_grads
         msg = f"micro-batch {mb} cannot run I: the adapter has only B"
         raise UnsupportedError(msg)
 
     def backward_weight(self, mb: int) -> NoReturn:
-        """Refuse: there is no W."""
+        """Raise :class:`UnsupportedError`: there is no W."""
         msg = f"micro-batch {mb} cannot run W: the adapter has only B"
         raise UnsupportedError(msg)
 
 
 def received(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arguments as a pipeline's receive makes them; raise :class:`UnsupportedError` for a parameter."""
+    """Return arguments as a pipeline receives them; raise :class:`UnsupportedError` for a parameter."""
     refuse_parameters(args)
     return handed_on(args)
 
 
 def handed_on(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return leaves of their own on the same memory."""
+    """Return new leaves on the same memory."""
     return tuple(map(leaf_of, values))
 
 
 def refuse_parameters(args: tuple[Any, ...]) -> None:
-    """Raise :class:`UnsupportedError` for a parameter: what is received is none, and its gradient would be lost."""
+    """Raise :class:`UnsupportedError` for a parameter: its gradient would be lost, because inputs are received."""
     if any(isinstance(arg, nn.Parameter) for arg in args):
         msg = "a stage receives tensors of its own, and no parameter among them"
         raise UnsupportedError(msg)
 
 
 def flat(values: Tree) -> Tree:
-    """Return a tuple for a lone tensor or a list; what is neither is passed on for the implementation to refuse."""
+    """Return a tuple for a single tensor or a list; the implementation may refuse other values."""
     if isinstance(values, Tensor):
         return (values,)
     return tuple(values) if isinstance(values, list) else values
 
 
 class TakingTuples(nn.Module):
-    """Gives and takes tuples, as the layers of an ``nn.Sequential`` do; a list of outputs becomes one."""
+    """A module that accepts and returns tuples, like the layers of an ``nn.Sequential``."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class TakingTuples(nn.Module):
         return tuple(outputs) if isinstance(outputs, list) else outputs
 
 
-#: What such a module refuses: "Input and output have to be a Tensor or a tuple of tensors", of rows in a batch, and
-#: the forward that it recomputes runs without gradients first.
+#: Refused by such a module: "Input and output have to be a Tensor or a tuple of tensors", with rows in a batch. The
+#: forward that it recomputes first runs without gradients.
 PIPED: dict[str, Any] = {
     **FULL_ONLY,
     "nested_output": False,
@@ -83,10 +83,10 @@ PIPED: dict[str, Any] = {
 
 
 class PipedSession(FullOnlySession):
-    """Holds the whole stage as the one partition of a pipe, which runs every call as one chunk and recomputes it."""
+    """A session with the stage as a pipe's only partition, which runs each call as one recomputed chunk."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec, pipe: Callable[..., nn.Module]) -> None:
-        """Make the pipe, which renames parameters: the stage's own names are what is reported."""
+        """Create the pipe; it renames parameters, but reports use the stage's names."""
         super().__init__(stage, spec)
         device = next((arg.device for arg in spec.example_args if isinstance(arg, Tensor)), "cpu")
         layers = nn.Sequential(TakingTuples(stage))
@@ -99,16 +99,16 @@ class PipedSession(FullOnlySession):
         return self._user.forward(mb, args, target)
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Call autograd on what the pipe gave, as its user does."""
+        """Run autograd on the pipe's outputs, as its user does."""
         return self._user.backward(mb, output_grads)
 
     def close(self) -> None:
-        """Let go of every graph."""
+        """Free every graph."""
         self._user.close()
 
 
 class _Spread(nn.Module):
-    """Calls a pipe, which takes one argument, with several."""
+    """A module that calls a pipe of one argument with several."""
 
     def __init__(self, pipe: nn.Module) -> None:
         super().__init__()

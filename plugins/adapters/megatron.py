@@ -24,15 +24,15 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
 
 
 class MegatronSession(FullOnlySession):
-    """Does what ``forward_backward_pipelining_without_interleaving`` does around a backward step."""
+    """A session that calls the backward step as ``forward_backward_pipelining_without_interleaving`` does."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec, *, deallocate: bool) -> None:
-        """Make the configuration that the step reads."""
+        """Create the configuration of the step."""
         super().__init__(stage, spec)
         self._config = ModelParallelConfig(deallocate_pipeline_outputs=deallocate)
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run the stage on received tensors; what is handed on is apart from what is kept, and may be freed."""
+        """Run the stage on received tensors; returned outputs are separate from stored ones, and may be freed."""
         outputs = super().forward(mb, received(args), target)
         if isinstance(outputs, dict):
             msg = "a step takes a tensor or a list of them, and no dict"
@@ -43,7 +43,7 @@ class MegatronSession(FullOnlySession):
         return sent[0] if isinstance(outputs, Tensor) else sent
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Run a backward step; None stands for an input that needs no gradient, as at the first stage."""
+        """Run a backward step; None means an input that requires no gradient, as in the first stage."""
         args, outputs = self._forwards.pop(mb)
         inputs = [arg if isinstance(arg, Tensor) and arg.requires_grad else None for arg in args]
         grads = None if output_grads is None else list(flat(output_grads))
@@ -61,7 +61,7 @@ CLAIMS: dict[str, Any] = {
 
 
 class MegatronAdapter:
-    """The step as it is without a flag."""
+    """The adapter of the step without flags."""
 
     name = "megatron-core"
     drives = "megatron.core.pipeline_parallel.schedules"
@@ -74,7 +74,7 @@ class MegatronAdapter:
 
 
 class MegatronDeallocatedAdapter(MegatronAdapter):
-    """The step with ``deallocate_pipeline_outputs``, which calls the engine past torch's checks of shapes."""
+    """The adapter of ``deallocate_pipeline_outputs``, which calls the engine without torch's shape checks."""
 
     name = "megatron-core-deallocated"
     capabilities = Capabilities(
@@ -86,7 +86,7 @@ class MegatronDeallocatedAdapter(MegatronAdapter):
 
 
 class MegatronLinear(nn.Linear):
-    """Computes as ``ColumnParallelLinear`` does on one rank where its weight is frozen, else as torch does."""
+    """A Linear that computes as ``ColumnParallelLinear`` on one rank if its weight is frozen, else as torch's."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
         """Multiply, and add the bias."""
@@ -118,6 +118,6 @@ class MegatronLayersAdapter:
     )
 
     def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
-        """Return a session on ``stage``, its Linears swapped; the kit undoes that."""
+        """Return a session on ``stage`` with replaced Linears, which the kit restores."""
         swap(stage, nn.Linear, MegatronLinear)
         return AutogradSession(stage, spec)

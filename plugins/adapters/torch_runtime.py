@@ -1,4 +1,4 @@
-"""torch's pipeline runtime around a backward: its work on schedules, and its stage objects, manual and traced."""
+"""torch's pipeline runtime without its backward: functions on schedules, and stage objects, manual and traced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TorchStageObject:
     """One of torch's stages, manual or traced."""
 
     def __init__(self, stage: Any) -> None:
-        """Keep a stage that is ready to run."""
+        """Store a stage that is ready to run."""
         self._stage = stage
 
     @property
@@ -35,15 +35,15 @@ class TorchStageObject:
         return self._stage.forward_one_chunk(mb, args, dict(kwargs))
 
     def take(self, mb: int, outputs: Any) -> None:
-        """Take activations as from a stage of the same rank."""
+        """Receive activations as from a stage of the same rank."""
         self._stage.set_local_fwd_input(outputs, mb)
 
     def backward(self, mb: int, loss: Tensor | None, *, full: bool) -> None:
-        """Run one chunk backward, in one piece or the first half."""
+        """Run the full backward of one chunk, or its first half."""
         self._stage.backward_one_chunk(mb, loss=loss, full_backward=full)
 
     def take_grads(self, mb: int, behind: StageObject) -> None:
-        """Take gradients as from a stage of the same rank."""
+        """Receive gradients as from a stage of the same rank."""
         assert isinstance(behind, TorchStageObject)  # noqa: S101 (all stages of a chain are of one adapter)
         self._stage.set_local_bwd_input(behind._stage.get_local_bwd_output(mb), mb)  # noqa: SLF001 (its own class)
 
@@ -52,16 +52,16 @@ class TorchStageObject:
         self._stage.backward_weight_one_chunk(mb)
 
     def kept(self) -> Mapping[str, int]:
-        """Count the caches of a stage. When one of the names goes, see ``clear_runtime_states`` in torch."""
+        """Return the sizes of a stage's caches. If a name disappears, see ``clear_runtime_states`` in torch."""
         return {cache: len(name.find(self._stage)) for cache, name in pipelining.CACHES.items()}
 
     def clear(self) -> None:
-        """Clear what a schedule clears before a step."""
+        """Clear the caches that a schedule clears before a step."""
         self._stage.clear_runtime_states()
 
 
 class TorchStageObjects:
-    """Makes torch's stages, all on one process."""
+    """A builder of torch's stages, all in one process."""
 
     name = "torch"
 
@@ -115,8 +115,8 @@ class TorchStageObjects:
     def split_schedule(self, stages: Sequence[StageObject], microbatches: int) -> object:
         """Return torch's zero-bubble schedule of the stages.
 
-        It is made without a loss, and so takes their backward from the stages that it accepts: what it makes of them
-        cannot be run here. Raises :class:`~gradconform.adapter.UnsupportedError` then.
+        It has no loss, so it runs the backward of each accepted stage. Raises
+        :class:`~gradconform.adapter.UnsupportedError` if this torch cannot run the result.
         """
         own = [stage._stage for stage in stages if isinstance(stage, TorchStageObject)]  # noqa: SLF001 (its own class)
         schedule = ScheduleInterleavedZeroBubble(own, microbatches)
@@ -132,7 +132,7 @@ class TorchScheduleText:
     name = "torch"
 
     def __init__(self) -> None:
-        """Raise :class:`~gradconform.torch_releases.names.UnavailableError` for a torch that lacks one of them."""
+        """Raise :class:`~gradconform.torch_releases.names.UnavailableError` if torch lacks one of the functions."""
         require(*pipelining.FOR_TEXT)
 
     def rewritten(self, cell: str) -> str:
@@ -140,7 +140,7 @@ class TorchScheduleText:
         return _written(pipelining.action_of(cell))
 
     def placed(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> Mapping[int, int]:
-        """Validate a schedule; 2.6 tells no ranks."""
+        """Validate a schedule; torch 2.6 returns no ranks."""
         found: dict[int, int] | None = pipelining.VALIDATE.find()(_parsed(rows), len(rows), stages, microbatches)
         if found is None:
             raise pipelining.no_ranks()
@@ -156,7 +156,7 @@ class TorchScheduleText:
         return [_written(action) for action in pipelining.MERGE.find()([pipelining.action_of(cell) for cell in row])]
 
     def lowered(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> list[list[str]]:
-        """Put in sharding, then communication, as the runtime does."""
+        """Insert sharding and then communication, as the runtime does."""
         parsed = _parsed(rows)
         told = pipelining.VALIDATE.find()(parsed, len(rows), stages, microbatches)
         own = {action.stage_index: rank for rank, row in parsed.items() for action in row if action is not None}

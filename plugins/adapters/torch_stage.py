@@ -1,8 +1,8 @@
 """torch's ``PipelineStage``, driven as its own schedules drive it: the registered target ``torch-stage``.
 
-A stage of a trial stands in the middle of a pipeline of three, or at its end where backward starts at a loss; the first
-stage of a chain is the pipeline's first. Activations and gradients are handed over as between two stages of one rank.
-The default process group, where there is none yet, is one of a single gloo process and stays until Python exits.
+A stage of a trial is the middle one of three, or the last one if backward starts at a loss. The first stage of a chain
+is the pipeline's first. Activations and gradients are passed as between two stages of one rank. If there is no default
+process group, one of a single gloo process is created and stays until Python exits.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STAGES = 3
 
 
 class TorchStageSession(StageSession):
-    """One ``PipelineStage``, which keeps what is in flight in caches of its own; the loss is the caller's."""
+    """A session on one ``PipelineStage``, which stores the micro-batches in flight in its caches."""
 
     _stage: Any  # torch's, in place of the module in it
 
     def __init__(
         self, stage: nn.Module, spec: StageSpec, dw_builder: Callable[[], Callable[..., None]] | None = None
     ) -> None:
-        """Make the stage ready for ``spec.n_microbatches``, from metadata alone."""
+        """Prepare the stage for ``spec.n_microbatches``, from metadata alone."""
         first, last = spec.is_first, spec.is_last
         index, count = (0, 1) if first and last else (0 if first else _STAGES - 1 if last else 1, _STAGES)
         super().__init__(stage, spec)
@@ -55,7 +55,7 @@ class TorchStageSession(StageSession):
         pipelining.make_ready(self._stage, spec.n_microbatches, spec.example_args)
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Run one chunk forward, on arguments received from the stage before unless this is the first."""
+        """Run one chunk forward; its arguments are received from the previous stage, unless this is the first."""
         if not self._stage.is_first:
             self._stage.set_local_fwd_input(received(args), mb)
         forward = self._stage.forward_one_chunk
@@ -65,11 +65,11 @@ class TorchStageSession(StageSession):
         return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Run one chunk backward in one piece."""
+        """Run the full backward of one chunk."""
         return self._backward(mb, output_grads, full=True)
 
     def backward_input(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Run the first half of one chunk's backward; the first stage of a pipeline leaves it all to the second."""
+        """Run the first half of one chunk's backward; the first stage of a pipeline does all of it in the second."""
         return self._backward(mb, output_grads, full=False)
 
     def _backward(self, mb: int, output_grads: Tree, *, full: bool) -> tuple[Tensor | None, ...]:
@@ -85,24 +85,24 @@ class TorchStageSession(StageSession):
         self._stage.backward_weight_one_chunk(mb)
 
     def finish(self) -> None:
-        """Do what a schedule does between two steps."""
+        """Clear the stage as a schedule does between two steps."""
         self._stage.clear_runtime_states()
 
 
-#: What a ``PipelineStage`` refuses, or says that it does otherwise than plain autograd.
+#: Features that a ``PipelineStage`` refuses, or documents as different from plain autograd.
 CLAIMS: dict[str, Any] = {
     "nested_output": False,  # "All stage args must be tensors": outputs are a tensor or a tuple of tensors
     "nontensor_input": False,  # refused with the same words; such arguments are kwargs
-    "parameter_input": False,  # what a stage receives is detached first, so no parameter can be received
+    "parameter_input": False,  # received inputs are detached, so none is a parameter
     "none_output_grad": True,
-    "none_as_zeros": True,  # set_local_bwd_input zeroes the buffer that the gradient would have been received into
+    "none_as_zeros": True,  # set_local_bwd_input zeroes the receive buffer of the gradient
     "called_without_grad": False,  # I refuses it: it makes views of the inputs to find their nodes
     "first_stage_input_grads": False,  # its I is left to W: "we will perform the weight update … in" that
 }
 
 
 class TorchStageAdapter:
-    """Claims what plain autograd does on a stage that has tensors alone."""
+    """The adapter of ``PipelineStage``: it claims plain autograd's features for stages with only tensors."""
 
     name = "torch-stage"
     drives = "torch.distributed.pipelining.stage"
@@ -114,7 +114,7 @@ class TorchStageAdapter:
 
 
 def group_of_one() -> dist.ProcessGroup | None:
-    """Return a process group of this process alone, None where that is the default one."""
+    """Return a process group of only this process; None if the default group is one."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined] # in its __all__ by a star import
         atexit.register(_leave)
@@ -130,10 +130,10 @@ def _leave() -> None:
 
 
 class TorchDwBuilderSession(TorchStageSession):
-    """A ``PipelineStage`` over swapped layers."""
+    """A session on a ``PipelineStage`` with replaced layers."""
 
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
-        """Swap the Linears of ``stage``; names stay."""
+        """Replace the Linears of ``stage``; names stay."""
         self._store = WeightGradStore()
         self._swap = swap(stage, nn.Linear, DeferredLinear, store=self._store)
         super().__init__(stage, spec, dw_builder=self._store.take)
@@ -142,17 +142,17 @@ class TorchDwBuilderSession(TorchStageSession):
         try:
             return super()._backward(mb, output_grads, full=full)
         except Exception:
-            self._store.take()  # what a backward that raised has left is nobody's
+            self._store.take()  # gradients that a failed backward left
             raise
 
     def close(self) -> None:
-        """Give the stage its layers back, whoever has opened the session."""
+        """Restore the stage's layers."""
         super().close()
         self._swap.undo()
 
 
 class TorchDwBuilderAdapter:
-    """Claims what ``torch-stage`` claims, but that I writes all but the weights that were left behind."""
+    """The adapter of ``dw_builder``, whose I computes all gradients except those of deferred weights."""
 
     name = "torch-dw-builder"
     drives = "torch.distributed.pipelining.stage"

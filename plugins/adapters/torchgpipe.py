@@ -13,7 +13,7 @@ with needed("torchgpipe", "pip install 'gradconform[torchgpipe]'"):
 
 
 class TorchGpipeAdapter:
-    """Claims what a stage of tensors alone can have."""
+    """The adapter of torchgpipe: it claims stages with only tensors."""
 
     name = "torchgpipe"
     drives = "torchgpipe.checkpoint"

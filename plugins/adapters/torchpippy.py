@@ -13,10 +13,10 @@ with needed("torchpippy", "pip install 'gradconform[torchpippy]'"):
 
 
 class TorchPippySession(FullOnlySession):
-    """Calls ``stage_backward`` as PiPPy's ``PipelineStage`` does."""
+    """A session that calls ``stage_backward`` as PiPPy's ``PipelineStage`` does."""
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
-        """Hand over all outputs, in a tuple as PiPPy normalises them, or the loss."""
+        """Pass all outputs, in a tuple as PiPPy normalises them, or the loss."""
         args, outputs = self._forwards.pop(mb)
         stage_output = outputs if isinstance(outputs, tuple) else flat(outputs)
         stage_output = stage_output if isinstance(stage_output, tuple) else (stage_output,)
@@ -27,7 +27,7 @@ class TorchPippySession(FullOnlySession):
 
 
 class TorchPippyAdapter:
-    """Claims all of plain autograd's full backward: arguments and outputs may be any tree."""
+    """The adapter of PiPPy: it claims plain autograd's full backward; arguments and outputs may be any tree."""
 
     name = "torchpippy"
     drives = "pippy.backward"

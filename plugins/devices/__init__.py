@@ -1,1 +1,1 @@
-"""Devices that need no hardware: a simulated accelerator, its smoke test in Python alone, and torch's lazy device."""
+"""Devices without hardware, such as a simulated accelerator, and real devices that need code."""

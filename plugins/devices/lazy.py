@@ -1,4 +1,4 @@
-"""The device ``lazy`` that every torch brings: operations are recorded, and run when a value is asked for.
+"""The device ``lazy`` of every torch: operations are recorded, and run when a value is read.
 
 Importing this module starts torch's TorchScript backend for it, which computes on the CPU.
 """
@@ -32,6 +32,6 @@ def device_count() -> int:
 
 
 def synchronize(device: torch.device) -> None:
-    """Run what was recorded, and wait for it."""
+    """Run the recorded operations, and wait for them."""
     _lazy.mark_step(f"lazy:{device.index or 0}", wait=True)
     _lazy.wait_device_ops()  # of all indices: it takes no names yet

@@ -11,10 +11,10 @@ from gradconform.devices import register_device
 
 
 class Mps:
-    """What the kit need not find out by trying: MPS has one index, no float64, and no peak of memory."""
+    """Facts that the kit need not measure: MPS has one index, no float64, and no peak of memory."""
 
     dtypes = ("float32", "bfloat16", "float16")
-    known_limits = {  # noqa: RUF012 (read, and written by nobody)
+    known_limits = {  # noqa: RUF012 (never written)
         "not run": "the kit was never run on this device",
         "float64": "Metal has no float64, so reference64 is computed on the CPU",
         "peak_memory": "torch.mps counts allocated memory without a peak, so live tensors are counted",
@@ -26,7 +26,7 @@ class Mps:
         return int(torch.backends.mps.is_available())
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all kernels are done."""
+        """Wait for all kernels."""
         del device
         torch.mps.synchronize()
 

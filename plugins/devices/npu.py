@@ -16,9 +16,9 @@ class NpuUnavailableError(ImportError):
 
 
 class Npu:
-    """What the kit need not find out by trying; for the rest, ``torch.accelerator`` and ``torch.npu`` are used."""
+    """Facts that the kit need not measure; otherwise ``torch.accelerator`` and ``torch.npu`` are used."""
 
-    known_limits = {  # noqa: RUF012 (read, and written by nobody)
+    known_limits = {  # noqa: RUF012 (never written)
         "not run": "the kit was never run on this device",
         "processes_per_index": 64,
         "float64": "many kernels have none and fall back to the CPU; they are counted",

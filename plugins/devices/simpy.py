@@ -1,4 +1,4 @@
-"""A simulated device in Python alone, ``simpy``: the smoke test where there is no compiler for simx.
+"""A simulated device in Python, ``simpy``: the smoke test if there is no compiler for simx.
 
 Every operation is the CPU's kernel on the same bytes. A device tensor has a storage of its own, whose Python object
 keeps the CPU's storage that owns the bytes. Importing this module makes the device known to torch.
@@ -33,7 +33,7 @@ known_limits = {
 require(*private_use.IN_PYTHON)
 
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
-#: Kernels that read and write sizes and strides alone, and so may be the CPU's as they stand.
+#: Kernels that read and write only sizes and strides, so the CPU's are usable unchanged.
 _VIEWS = frozenset(
     f"aten::{name}" for name in ("view", "as_strided", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
 )
@@ -42,16 +42,16 @@ _MAY_STAY = frozenset({"indices", "lengths", "batch_sizes"})
 
 
 def synchronize(device: torch.device) -> None:
-    """Do nothing: the CPU has computed by the time that a call returns."""
+    """Do nothing: the CPU has finished when a call returns."""
     del device
 
 
 class SimpyUnavailableError(ImportError):
-    """The device simpy cannot be had in this process; the message says why."""
+    """The device simpy cannot be used in this process; the message gives the reason."""
 
 
 class _Module:
-    """``torch.simpy``: what torch asks of a device's module."""
+    """``torch.simpy``: the functions that torch calls on a device's module."""
 
     _initialized = True
 
@@ -105,7 +105,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def _on_device(host: Tensor, storage: Any = None) -> Tensor:
-    """Return a device tensor on the bytes of a CPU tensor, in ``storage`` where they are a device tensor's already."""
+    """Return a device tensor on the bytes of a CPU tensor, in ``storage`` if a device tensor already has them."""
     if storage is None:
         owner = host.untyped_storage()
         storage = private_use.STORAGE_AT.find()(owner.data_ptr(), torch.device(NAME, 0), owner.nbytes())
@@ -116,7 +116,7 @@ def _on_device(host: Tensor, storage: Any = None) -> Tensor:
 
 
 class _Call:
-    """One operation: its arguments are turned into the host's, and what comes out is turned back."""
+    """One operation: converts its arguments to CPU tensors, and its results back."""
 
     def __init__(self, operation: Any, args: Any, kwargs: Any) -> None:
         self.operation, self.args, self.kwargs = operation, args, kwargs
@@ -151,7 +151,7 @@ class _Call:
         if not _is_ours(value):
             return value
         host = _on_host(value)
-        self.arguments[id(host)] = host, value  # the host's is kept, so that its id stays its own
+        self.arguments[id(host)] = host, value  # keep the CPU tensor, so that its id is not reused
         self.storages[host.untyped_storage().data_ptr()] = value.untyped_storage()
         return host
 
@@ -167,7 +167,7 @@ class _Call:
         return argument
 
 
-# What is registered lasts as long as these. mse_loss by itself: what torch composes in its place warns of itself.
+# Registrations last as long as these. mse_loss is registered alone, because torch's composition of it warns.
 _ANY, _ATEN = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 
 
@@ -186,7 +186,7 @@ def _fallback(operation: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def load() -> None:
-    """Make ``simpy`` a device of this process; raise where torch's one place for such devices is taken."""
+    """Make ``simpy`` a device of this process; raise if torch's only slot for such devices is taken."""
     taken = private_use.TAKEN.find()()
     if taken == NAME:
         return

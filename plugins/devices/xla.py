@@ -45,7 +45,7 @@ if not hasattr(torch, "xla"):
 
 
 class _Once(logging.Filter):
-    """Drops what torch_xla logs again: it warns at each ``nn.GRU`` that its own GRU does not replace."""
+    """A filter that drops repeated messages of torch_xla, such as its warning at each ``nn.GRU``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def device_count() -> int:
 
 
 def synchronize(device: torch.device) -> None:
-    """Run what was recorded, and wait for it."""
+    """Run the recorded operations, and wait for them."""
     del device
     torch_xla.sync()
     _model.wait_device_ops()

@@ -9,9 +9,9 @@ from gradconform.devices import register_device
 
 
 class Xpu:
-    """What the kit need not find out by trying; for the rest, ``torch.accelerator`` and ``torch.xpu`` are used."""
+    """Facts that the kit need not measure; otherwise ``torch.accelerator`` and ``torch.xpu`` are used."""
 
-    known_limits = {  # noqa: RUF012 (read, and written by nobody)
+    known_limits = {  # noqa: RUF012 (never written)
         "not run": "the kit was never run on this device",
         "float64": "client GPUs emulate it or have none; the probe tries it",
     }

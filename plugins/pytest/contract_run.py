@@ -1,4 +1,4 @@
-"""Runs of the contract within pytest, with what hooks add: one for a target, one per test with parametrize_checks."""
+"""Runs of the contract in pytest, with additions of hooks: one for a target, one per test with parametrize_checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Kind = Literal["contract", "added"]
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What hooks have added."""
+    """The additions of hooks."""
 
     adapters: Mapping[str, object]
     devices: tuple[str, ...]
@@ -42,9 +42,9 @@ _EXTENSIONS = pytest.StashKey[Extensions]()
 
 
 def extensions(config: pytest.Config) -> Extensions:
-    """Return what the hooks add; the first call asks them and sets the tolerances.
+    """Return the additions of hooks; the first call runs the hooks and sets the tolerances.
 
-    Raises ``ValueError`` for a name that is taken and for a tolerance that is no positive number.
+    Raises ``ValueError`` for a used name and for a tolerance that is not a positive number.
     """
     if _EXTENSIONS not in config.stash:
         hook = config.hook
@@ -76,7 +76,7 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
     for case in (case for cases in config.hook.pytest_gradconform_stages(config=config) for case in cases):
         if not isinstance(case, StageCase):
             msg = f"pytest_gradconform_stages: expected gradconform.fixtures.stages.StageCase, got {case!r}"
-            raise ValueError(msg)  # noqa: TRY004 (all that hooks do wrong is told by one type)
+            raise ValueError(msg)  # noqa: TRY004 (all mistakes in hooks raise one type)
         if case.name in ZOO or case.name in found:
             msg = f"pytest_gradconform_stages: the stage name {case.name!r} is taken; choose another name"
             raise ValueError(msg)
@@ -85,7 +85,7 @@ def _stages(config: pytest.Config) -> tuple[StageCase, ...]:
 
 
 def added_items(stages: Sequence[StageCase], contract: Sequence[Item], options: RunOptions) -> tuple[Item, ...]:
-    """Return the items on ``stages``, on each device and dtype of ``contract``, as profile and globs take them."""
+    """Return the items on ``stages``, for each device and dtype of ``contract``, selected by profile and globs."""
     cells = dict.fromkeys((item.device, item.dtype) for item in contract)
     profiles = PROFILES[: PROFILES.index(options.profile) + 1]
     added = [
@@ -104,10 +104,10 @@ def _wanted(check: str, options: RunOptions) -> bool:
 
 @dataclass
 class ContractRun:
-    """One run, the items of it that are tests, and what a report of it starts from.
+    """One run, its items that are tests, and the empty report that it starts with.
 
-    ``kind`` is ``added`` for the checks on stages that a hook adds: they are no part of the contract. ``judged`` are
-    the positions of the items that this process has judged.
+    ``kind`` is ``added`` for the checks on a hook's stages, which are not part of the contract. ``judged`` are the
+    positions of the items that this process has judged.
     """
 
     key: str
@@ -119,7 +119,7 @@ class ContractRun:
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """The empty report of the run, in values that any process can read."""
+        """The empty report of the run, in JSON types for any process."""
         start = dict(self.run.header().report)
         if self.extensions.tolerances:
             start["environment"] = {**start["environment"], "tolerances_changed": dict(self.extensions.tolerances)}
@@ -131,7 +131,7 @@ class ContractRun:
 
 
 def make_runs(config: pytest.Config, options: RunOptions, key: str) -> list[ContractRun]:
-    """Return the run of the contract, and the run of the added stages where a hook adds some.
+    """Return the run of the contract, and the run of added stages if a hook adds some.
 
     Raises ``ValueError`` with the kit's message for a target, device, dtype, profile or pattern that does not exist.
     """
@@ -147,7 +147,7 @@ def make_runs(config: pytest.Config, options: RunOptions, key: str) -> list[Cont
 
 
 def plain(values: object) -> object:
-    """Return ``values`` as JSON has them: pytest-xdist takes no subclass of str, as torch's version is one."""
+    """Return ``values`` in JSON types: pytest-xdist sends no subclass of str, such as torch's version."""
     return json.loads(json.dumps(values))
 
 
@@ -156,10 +156,10 @@ _CHOICES = pytest.StashKey[dict[str, Choice]]()
 
 
 def choice_of(config: pytest.Config, options: RunOptions) -> Choice:
-    """Return the devices and dtypes that ``options`` ask for, ready for use in this process.
+    """Return the devices and dtypes of ``options``, ready for use in this process.
 
-    A worker of pytest-xdist takes what the controller has found out. Raises ``ValueError`` with the kit's message for
-    a device or dtype that cannot be used.
+    A worker of pytest-xdist uses the controller's results. Raises ``ValueError`` with the kit's message for a device or
+    dtype that cannot be used.
     """
     known = extensions(config)  # a hook may have to make a device usable first
     choices = config.stash.setdefault(_CHOICES, _handed_down(config))
@@ -191,7 +191,7 @@ def _handed_down(config: pytest.Config) -> dict[str, Choice]:
 
 
 def hand_down(config: pytest.Config, worker: Any) -> None:
-    """Let a worker of pytest-xdist know what was found out."""
+    """Pass the probe results to a worker of pytest-xdist."""
     choices = config.stash.get(_CHOICES, {})
     worker.workerinput[_INPUT] = {key: choice.to_dict() for key, choice in choices.items()}
 
@@ -203,5 +203,5 @@ def _workers(config: pytest.Config) -> int:
 
 
 def _only_controls(config: pytest.Config) -> bool:
-    """Tell whether this process leaves the checks to workers: then it takes no device, which some give to one alone."""
+    """Return whether workers run the checks: this process then uses no device, which may allow only one."""
     return not hasattr(config, "workerinput") and bool(getattr(config.option, "tx", None))

@@ -1,4 +1,4 @@
-"""Which values the fixtures that go over devices, dtypes, stages and output gradients take in a test."""
+"""The values of the fixtures that run over devices, dtypes, stages and output gradients in a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATTERNS_MARKER = "gradconform_patterns"
 
 
 def parametrize_fixtures(metafunc: pytest.Metafunc, options: RunOptions) -> None:
-    """Give the fixtures of a test their values; what the test itself parametrises is left to it.
+    """Set the values of a test's fixtures, except those that the test parametrises itself.
 
     Raises ``CollectError`` for a marker that matches nothing.
     """
@@ -48,7 +48,7 @@ def parametrize_fixtures(metafunc: pytest.Metafunc, options: RunOptions) -> None
 
 
 def _over_cells(metafunc: pytest.Metafunc, ours: set[str], options: RunOptions) -> None:
-    """Run the test on every device and dtype; both together where it asks for both, since devices differ in dtypes."""
+    """Run the test on every device and dtype; in pairs if it uses both, because devices differ in dtypes."""
     names = [name for name in ("gradconform_device", "gradconform_dtype") if name in ours]
     if not names or not _several(options):
         return
@@ -60,7 +60,7 @@ def _over_cells(metafunc: pytest.Metafunc, ours: set[str], options: RunOptions) 
 
 
 def _several(options: RunOptions) -> bool:
-    """Tell whether more than one device or dtype may be meant."""
+    """Return whether the options may name more than one device or dtype."""
     given = (*options.device, *options.dtype)
     return len(given) > 2 or any("," in name or "*" in name or name in {"auto", "all"} for name in given)  # noqa: PLR2004 (one of each)
 
@@ -91,7 +91,7 @@ def _matches(case: StageCase, patterns: Sequence[str]) -> bool:
 
 
 def _with_patterns(metafunc: pytest.Metafunc, stages: Sequence[StageCase], seed: int) -> list[tuple[StageCase, str]]:
-    """Return every stage with every pattern of its outputs; wrong patterns only where the marker asks for them."""
+    """Return every stage with every pattern of its outputs; wrong patterns only if the marker names them."""
     mark = metafunc.definition.get_closest_marker(PATTERNS_MARKER)
     if mark is None:
         return [(case, pattern) for case in stages for pattern in patterns_of(case, seed)]
@@ -109,10 +109,10 @@ def _with_patterns(metafunc: pytest.Metafunc, stages: Sequence[StageCase], seed:
 
 
 class BuiltStage:
-    """A stage of the zoo on one device, in one dtype: the module, and arguments for as many micro-batches as wanted.
+    """A stage of the zoo on one device and in one dtype: the module, and arguments for any number of micro-batches.
 
-    ``case`` says what is special about it (``name``, ``special``, ``traits``). Raises ``NotImplementedError`` for a
-    complex stage in a dtype that has no complex counterpart.
+    ``case`` describes its special feature (``name``, ``special``, ``traits``). Raises ``NotImplementedError`` for a
+    complex stage in a dtype without a complex counterpart.
     """
 
     def __init__(self, case: StageCase, *, device: torch.device, dtype: torch.dtype, seed: int) -> None:
@@ -129,7 +129,7 @@ class BuiltStage:
 
     @property
     def traits(self) -> frozenset[str]:
-        """What is special about it, as ``gradconform.fixtures.stages.TRAITS`` lists it."""
+        """Its special features, names in ``gradconform.fixtures.stages.TRAITS``."""
         return self.case.traits
 
     def fresh(self) -> nn.Module:
@@ -153,7 +153,7 @@ class OutputGrads:
         self._stage, self._device, self._seed = stage, device, seed
 
     def __call__(self, outputs: Tree, mb: int = 0) -> Any:
-        """Return one gradient or None per tensor of ``outputs``, in their structure (a tuple, of a lone one)."""
+        """Return one gradient or None per tensor of ``outputs``, in their structure; in a tuple for a single tensor."""
         seed = stable_seed(self._seed, self._stage, "output_grads", mb)
         return apply_pattern(draw_output_grads(outputs, seed=seed), self.pattern, self._device)
 
@@ -163,7 +163,7 @@ class OutputGrads:
 
 
 def patterns_of(case: StageCase, seed: int) -> list[str]:
-    """Return the patterns that have a meaning for the outputs of ``case``: None where there can be one, odd layouts."""
+    """Return the patterns that apply to the outputs of ``case``: normal values, possible None, unusual layouts."""
     trial = Trial(stages=(case,), program="F0 B0")
     materials = Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed)
     grads = [grad for _, grad in leaves(materials.output_grads(0, 0))]

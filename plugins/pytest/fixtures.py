@@ -96,7 +96,7 @@ def _options(config: pytest.Config) -> RunOptions:
 
 
 def _asked(find: Callable[[], T]) -> T:
-    """Return what ``find`` finds; a device or dtype that cannot be used fails the test with the kit's message."""
+    """Return the result of ``find``; a device or dtype that cannot be used fails the test with the kit's message."""
     try:
         return find()
     except ValueError as error:
@@ -226,8 +226,8 @@ def assert_matches_autograd() -> Callable[..., None]:
     Example: ``def test_ours(assert_matches_autograd): assert_matches_autograd(backward, stage, args, output_grads)``.
 
     The first argument is a callable that runs forward and backward, or the gradients that your backward returned. The
-    failure message shows the path of each wrong tensor, the index of its worst element, and the expected value, the
-    value it got, the error, the bound and error/bound. ::
+    failure message shows the path of each wrong tensor and the index of its worst element. For that element it shows
+    the expected value, the value it got, the error, the bound and error/bound. ::
 
         import pytest
 

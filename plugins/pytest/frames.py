@@ -1,4 +1,4 @@
-"""A failure in a user's test shows the user's lines, and none of the kit."""
+"""Removes the kit's lines from the traceback of a failure in a user's test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ON_PURPOSE = (AssertionError, ImportError, NotImplementedError, OSError, TypeEr
 
 
 def without_kit(excinfo: pytest.ExceptionInfo[BaseException]) -> pytest.ExceptionInfo[BaseException]:
-    """Return what was raised without the kit's frames, unless the error is a defect of the kit.
+    """Return the exception without the kit's frames, unless it is a defect of the kit.
 
-    Where no frame of a test would be left, nothing is changed.
+    If no frame of a test would remain, nothing is changed.
     """
     error = excinfo.value
     entries = list(_entries(error.__traceback__))

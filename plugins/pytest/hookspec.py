@@ -1,7 +1,7 @@
 """The hooks of the gradconform pytest plugin.
 
-Write them into the ``conftest.py`` of the root folder, or into a plugin: they are called when pytest has been
-configured, and a ``conftest.py`` further down is not loaded by then.
+Write them into a plugin, or into the ``conftest.py`` of the root folder. pytest calls them after its configuration. A
+``conftest.py`` in a subfolder is not loaded by then.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_gradconform_adapters(config: pytest.Config) -> Mapping[str, object]:
-    """Return further registered targets by name: an adapter, or all else that can be a target.
+    """Return further registered targets by name: an adapter, or any other target.
 
-    A name that is registered already is refused. ::
+    A name that is already registered is refused. ::
 
         from gradconform.reference.autograd import AutogradAdapter
 
@@ -32,9 +32,9 @@ def pytest_gradconform_adapters(config: pytest.Config) -> Mapping[str, object]:
 
 @pytest.hookspec
 def pytest_gradconform_devices(config: pytest.Config) -> Iterable[str]:
-    """Make further devices usable, and return their names; called before any device's name is judged.
+    """Make further devices usable, and return their names; called before any device name is checked.
 
-    A device that lives in a package of its own is imported here. ::
+    Import the package of such a device here. ::
 
         import torch
 
@@ -48,11 +48,11 @@ def pytest_gradconform_devices(config: pytest.Config) -> Iterable[str]:
 
 @pytest.hookspec
 def pytest_gradconform_stages(config: pytest.Config) -> Iterable[StageCase]:
-    """Return further stages: they join ``gradconform_stage``, and the run with all that is asked of an MLP.
+    """Return further stages, for the fixture ``gradconform_stage`` and for the checks that run on an MLP.
 
-    The ids of their checks begin with ``stage.NAME.``, as those of ``--gradconform-stage``.
+    The ids of their checks begin with ``stage.NAME.``, like those of ``--gradconform-stage``.
 
-    An added check fails its test like any other, but takes no part in the contract's counts, verdict or JSON report:
+    An added check fails its test like any other. It is not in the contract's counts, verdict or JSON report, because
     the contract is the same for everybody. ::
 
         from torch import nn
@@ -70,7 +70,7 @@ def pytest_gradconform_stages(config: pytest.Config) -> Iterable[StageCase]:
 
 @pytest.hookspec
 def pytest_gradconform_tolerances(config: pytest.Config) -> Mapping[str, float]:
-    """Return ``c`` of the numeric rule by dtype name, in units of eps times scale; the report says so.
+    """Return ``c`` of the numeric rule by dtype name, in units of eps times scale; the report shows it.
 
     ::
 
@@ -82,7 +82,7 @@ def pytest_gradconform_tolerances(config: pytest.Config) -> Mapping[str, float]:
 
 @pytest.hookspec
 def pytest_gradconform_result(result: Result, config: pytest.Config) -> None:
-    """See each result as it comes; under pytest-xdist in the controller, from all workers.
+    """Receive each result when it is ready; with pytest-xdist in the controller, from all workers.
 
     ::
 
@@ -93,7 +93,7 @@ def pytest_gradconform_result(result: Result, config: pytest.Config) -> None:
 
 @pytest.hookspec
 def pytest_gradconform_report(report: Report, config: pytest.Config) -> None:
-    """See the final report of each run, before the JSON report is written and the summary is printed.
+    """Receive the final report of each run, before the JSON report is written and the summary is printed.
 
     ::
 

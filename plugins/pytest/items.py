@@ -1,4 +1,4 @@
-"""The contract as tests: a check bound to its place, pytest's item for it, and a user's test over several."""
+"""The contract as tests: a check with its device and dtype, its pytest item, and a user's test over several checks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Withdrawal = Mapping[str, Any]
 
 @dataclass(slots=True, eq=False, repr=False)
 class BoundCheck:
-    """One check of the contract on one target, device and dtype; calling it runs it.
+    """One check of the contract on one target, device and dtype; a call runs it.
 
-    ``id``, ``requirement`` and ``level`` are the check's. ``result`` is there once it has been called, and
-    ``withdraws`` where that showed that what this process has judged does not count. It is ``last`` where no other
-    check of its run follows in this process.
+    ``id``, ``requirement`` and ``level`` are the check's. ``result`` is set after the call. ``withdraws`` is set if the
+    call showed that earlier results of this process do not count. ``last`` is true if no other check of its run follows
+    in this process.
     """
 
     contract_run: ContractRun
@@ -68,14 +68,14 @@ class BoundCheck:
         return self.item.check.level
 
     def __repr__(self) -> str:
-        """Return the check and its place, which pytest shows beside a failed test."""
+        """Return the check with its device and dtype, which pytest shows for a failed test."""
         return f"<check {self.name}>"
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The result and the run it belongs to, in values that any process can read.
+        """The result and its run, in JSON types for any process.
 
-        Before the call it is a result that is not there yet, for where this process does not live to see it.
+        Before the call it is a result for a crash: the process may not survive the check.
         """
         result = self.result or self.item.check.result(self.item.device, self.item.dtype, status="not_run")
         return {
@@ -88,8 +88,8 @@ class BoundCheck:
     def __call__(self) -> None:
         """Run the check and turn its result into the outcome of the test that calls it.
 
-        Raises :class:`CheckFailedError` for a failure and an error; skips what is unsupported; reports what is waived
-        as an expected failure (xfail), and a failed SHOULD as well, unless ``--gradconform-strict`` lets it decide.
+        Raises :class:`CheckFailedError` for a failure and an error, and skips an unsupported check. A waived failure is
+        an expected failure (xfail). So is a failed SHOULD, unless ``--gradconform-strict`` is set.
         """
         __tracebackhide__ = True
         run = self.contract_run.run
@@ -106,7 +106,7 @@ class BoundCheck:
         raise CheckFailedError(told_in_full(result, str(run.target.text)))
 
     def _judged(self) -> Result:
-        """Run the check, and look at this process where it is time for that."""
+        """Run the check, and check this process itself when that is due."""
         of = self.contract_run
         result, guard = of.run.run_item(self.item), of.run.guard
         if guard is not None and self.last:
@@ -120,10 +120,10 @@ class BoundCheck:
 
 
 def _skip_reason(result: Result) -> str:
-    """Return why a check is skipped. pytest shows one line per reason, so one of several capabilities stands for all.
+    """Return why a check is skipped: one capability, because pytest shows one line per reason.
 
-    It is the first in the order of :class:`~gradconform.adapter.Capabilities`, before them a dtype or a device; the
-    report has all of them.
+    It is the first in the order of :class:`~gradconform.adapter.Capabilities`, after a dtype or a device; the report
+    has all of them.
     """
     if not result.unclaimed:
         return result.message
@@ -132,7 +132,7 @@ def _skip_reason(result: Result) -> str:
 
 
 def properties(result: Result) -> list[tuple[str, object]]:
-    """Return what a JUnit report says of a test beside its outcome."""
+    """Return the properties of a test in a JUnit report."""
     values = {
         "check": result.check,
         "level": result.level,
@@ -146,7 +146,7 @@ def properties(result: Result) -> list[tuple[str, object]]:
 
 
 class ContractCollector(pytest.Collector):
-    """Collects the items of runs; ``names`` narrows to the items that the command line names by node id."""
+    """Collects the items of runs; ``names`` selects the items that the command line names by node id."""
 
     def __init__(self, *, runs: Sequence[ContractRun], names: Sequence[str], **node: Any) -> None:
         super().__init__(name=COLLECTOR, nodeid=COLLECTOR, **node)
@@ -157,7 +157,7 @@ class ContractCollector(pytest.Collector):
         for run in self._runs:
             for position, item in enumerate(run.items):
                 if not self._names or item.name in self._names:
-                    # pytest 9 tells the parameters in an id apart by reading it, so it has to be written out.
+                    # pytest 9 reads the parameters from an id, so it must be spelled out.
                     node = f"{COLLECTOR}::{item.name}"
                     yield CheckItem.from_parent(self, name=item.name, nodeid=node, bound=BoundCheck(run, position))
 
@@ -176,20 +176,20 @@ class CheckItem(pytest.Item):
         self.bound()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
-        """Return the kit's message alone for a failed check; a Python traceback would show the kit's own code."""
+        """Return only the kit's message for a failed check; a traceback would show the kit's own code."""
         if isinstance(excinfo.value, CheckFailedError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, *args, **options)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Return the headline of a failure; a check has no line in the folder that is tested."""
+        """Return the headline of a failure, without a line number: a check has no line in the tested folder."""
         return self.path, None, f"{self.bound.level} {self.name}"
 
 
 def take_named(config: pytest.Config, known: Sequence[str]) -> tuple[str, ...]:
-    """Take node ids of the contract out of the command line's arguments and return the items' names.
+    """Remove the contract's node ids from the command line's arguments, and return the items' names.
 
-    Raises ``pytest.UsageError`` for one that no item has, with the nearest names.
+    Raises ``pytest.UsageError`` for an unknown one, with the nearest names.
     """
     prefix = f"{COLLECTOR}::"
     names = tuple(arg.removeprefix(prefix) for arg in config.args if arg.startswith(prefix))
@@ -207,7 +207,7 @@ class ResultWriter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Let the last check of a run in this process know that it is."""
+        """Mark the last check of each run in this process."""
         bound, following = _bound_check_of(item), None if nextitem is None else _bound_check_of(nextitem)
         if bound is not None:
             bound.last = following is None or following.contract_run is not bound.contract_run
@@ -216,7 +216,7 @@ class ResultWriter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Add the result to the report of the test's call, and in a worker to that of its setup which check begins."""
+        """Add the result to the report of the test's call; in a worker, add to its setup which check starts."""
         if call.when == "setup" and hasattr(item.config, "workerinput"):
             return (yield from _begins(_bound_check_of(item)))
         bound = _bound_check_of(item) if call.when == "call" else None
@@ -243,7 +243,7 @@ def _begins(bound: BoundCheck | None) -> Generator[None, pytest.TestReport, pyte
 
 
 def _as_xpass(report: pytest.TestReport, reason: str, *, strict: bool) -> None:
-    """Make a test that passed an unexpected pass, as pytest's own xfail marker does."""
+    """Turn a passed test into an unexpected pass, as pytest's own xfail marker does."""
     if not report.passed:
         return
     if strict:
@@ -253,7 +253,7 @@ def _as_xpass(report: pytest.TestReport, reason: str, *, strict: bool) -> None:
 
 
 def _strict(config: pytest.Config) -> bool:
-    """Tell whether pytest's own option lets an unexpected pass fail."""
+    """Return whether pytest's own option makes an unexpected pass fail."""
     if config.option.runxfail:
         return False
     names = ("strict_xfail", "strict") if pytest.version_tuple >= (9,) else ("xfail_strict",)
@@ -277,9 +277,9 @@ def _bound_check_of(item: pytest.Item) -> BoundCheck | None:
 
 
 def parametrize(metafunc: pytest.Metafunc, mark: pytest.Mark, options: RunOptions) -> None:
-    """Give a test with the marker its checks.
+    """Parametrise a test that has the marker with its checks.
 
-    Raises ``CollectError`` with the kit's message for what the decorator, or the options, ask for and does not exist.
+    Raises ``CollectError`` with the kit's message for unknown names in the decorator or the options.
     """
     where = metafunc.definition.nodeid
     if mark.kwargs.get("target", options.target) is None:

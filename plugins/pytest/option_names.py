@@ -1,4 +1,4 @@
-"""The options of a run under the names that they have under pytest, which every session adds, used or not."""
+"""The names of a run's options in pytest; every session registers them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PluginOption:
-    """An option under the three names that it has under pytest."""
+    """An option with its three names in pytest: on the command line, in the ini file and in the environment."""
 
     option: OptionWords
 
@@ -29,7 +29,7 @@ class PluginOption:
 
     @property
     def ini(self) -> str:
-        """The name in the ini file, and of the attribute of ``config.option``."""
+        """The name in the ini file, and the attribute of ``config.option``."""
         return f"gradconform_{self.option.word.replace('-', '_')}"
 
     @property
@@ -84,14 +84,14 @@ _NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
 
 
 def anything_said(config: pytest.Config) -> bool:
-    """Tell whether command line, ini file or environment name an option, with whatever value."""
+    """Return whether the command line, the ini file or the environment sets an option to any value."""
     return any(
         config.getoption(one.ini) is not None or config.getini(one.ini) is not None or os.environ.get(one.variable)
         for one in OPTIONS
     )
 
 
-#: The key of the run that ``--gradconform TARGET`` asks for.
+#: The key of the run of ``--gradconform TARGET``.
 ZERO_LINES = "gradconform"
 #: The runs of ``--gradconform TARGET``: the contract's, and that of added stages if there are any.
 RUNS_KEY: pytest.StashKey[list[ContractRun]] = pytest.StashKey()

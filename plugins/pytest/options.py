@@ -1,4 +1,4 @@
-"""A run's options under pytest: as arguments of a marker, on the command line, in the ini file, in the environment."""
+"""A run's options in pytest: from a marker, the command line, the ini file or the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asked for. ``named`` holds the options that the command line names."""
+    """The options of a session; ``named`` are those on the command line."""
 
     run: RunOptions
     json: Path | None
@@ -40,14 +40,14 @@ _KEY: pytest.StashKey[Options] = pytest.StashKey()
 
 
 def options_of(config: pytest.Config) -> Options:
-    """Return the options of a session, read when they are first asked for; errors as of :func:`read_options`."""
+    """Return the options of a session, read at the first call; raises as :func:`read_options`."""
     if _KEY not in config.stash:
         config.stash[_KEY] = read_options(config)
     return config.stash[_KEY]
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Return what the command line says, else the ini file, else the environment, else the default.
+    """Return each option's value from the command line, the ini file, the environment or the default, in this order.
 
     Raises ``pytest.UsageError`` for a value that cannot be read.
     """
@@ -64,7 +64,7 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _value(config: pytest.Config, one: PluginOption) -> Any:
-    """Return what is said of an option, or None where nothing is."""
+    """Return the value of an option, or None if it is not set."""
     given = config.getoption(one.ini)
     if given is None:
         found = config.getini(one.ini)
@@ -91,19 +91,19 @@ def _read(one: PluginOption) -> Callable[[str], Any]:
 
 
 def _folder(config: pytest.Config, one: PluginOption) -> Path:
-    """Return the folder that a relative path is relative to: the ini file's, where that is what names the path."""
+    """Return the base folder of a relative path: the ini file's, if the ini file sets the path."""
     from_ini = config.getoption(one.ini) is None and config.getini(one.ini)
     return config.rootpath if from_ini else config.invocation_params.dir
 
 
 def _named_from(name: str, folder: Path, here: Path) -> str:
-    """Return the name of an object, which is the path of a file in ``folder`` where it is none of a module."""
+    """Return an object's name; one without a module has the path of a file in ``folder``."""
     a_path = ".py" in name and not Path(name).is_absolute() and folder != here
     return os.path.relpath(folder / name, here) if a_path else name
 
 
 def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[str, Path]) -> None:
-    """Make what is found out of paths relative to the folders that name them."""
+    """Resolve relative paths against the folder of the setting that names them."""
     here = config.invocation_params.dir
     for name in ("json", "ndjson"):
         found[name] = None if found[name] is None else folders[name] / found[name]
@@ -116,7 +116,7 @@ def _read_paths(config: pytest.Config, found: dict[str, Any], folders: Mapping[s
 
 
 def _waivers(here: Path, given: str | None, folder: Path) -> str | None:
-    """Return the waiver file: the one named, none where the name is empty, else the one in the current folder."""
+    """Return the waiver file: the named one, none if the name is empty, else the one in the current folder."""
     default = "gradconform-waivers.toml"
     if given is None and (here / default).is_file():
         return default
@@ -128,9 +128,9 @@ def _is_one_file(one: Path, other: Path) -> bool:
 
 
 def refuse_unwritable(path: Path, records: Path | None) -> None:
-    """Raise ``pytest.UsageError`` where ``path`` cannot be written; a file that was not there is not left behind.
+    """Raise ``pytest.UsageError`` if ``path`` cannot be written; a new file is removed again.
 
-    ``records`` is the file of ``--gradconform-ndjson``, which the report would take the place of.
+    ``records`` is the file of ``--gradconform-ndjson``, which the report must not overwrite.
     """
     if records is not None and _is_one_file(path, records):
         msg = f"--gradconform-ndjson and --gradconform-json name the same file, {str(path)!r}; change one path"
@@ -179,8 +179,8 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
 ) -> pytest.MarkDecorator:
     """Run the decorated test once per check of the contract on ``target``, device and dtype.
 
-    The test has an argument ``check``; calling it runs the check: it raises an ``AssertionError`` with the kit's
-    message for a failure, and skips what the target does not claim. What is left out is taken from the command line
+    The test calls its argument ``check`` to run the check. The call raises an ``AssertionError`` with the kit's message
+    for a failure, and skips a check that the target does not claim. Other options are taken from the command line
     (``--gradconform…``), the ini file and the environment. ::
 
         import gradconform

@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks only, and nothing of the kit is imported before a test asks for it."""
+"""The pytest plugin: only hooks; it imports no other module of the kit before a test requires one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options; with a target, make the run, so that what is wrong is refused before anything is collected."""
+    """Read the options; with a target, create the run, so that errors are raised before the collection."""
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     # Named in `pytest_plugins`, they would be looked for among all installed packages.
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _take_options(config: pytest.Config, reporter: Reporter | None) -> None:
-    """Read what is said, and make the run that it asks for."""
+    """Read the options, and create their run."""
     from .options import options_of, refuse_unwritable  # noqa: PLC0415 (where nothing is said they are not needed)
 
     options = options_of(config)
@@ -68,7 +68,7 @@ def _take_options(config: pytest.Config, reporter: Reporter | None) -> None:
 
 
 def _limit_restarts(config: pytest.Config, options: Options) -> None:
-    """Let pytest-xdist, which reads its own option later than this, replace no more workers than may crash."""
+    """Limit the workers that pytest-xdist replaces to the allowed number of crashes; it reads its option later."""
     if options.run.target is not None and getattr(config.option, "maxworkerrestart", "") is None:
         config.option.maxworkerrestart = str(options.run.max_crashes - 1)
 
@@ -96,7 +96,7 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that a crash of the target would end the session, where it would."""
+    """Return a warning if a crash of the target would end the session."""
     if RUNS_KEY not in config.stash or config.pluginmanager.has_plugin("dsession"):
         return None
     return "gradconform: isolation is off, a crash or hang of the target ends this session; pytest -n 1 isolates"
@@ -106,7 +106,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Collect the contract beside what the session collects from files."""
+    """Collect the contract in addition to the tests in files."""
     report = yield
     runs = collector.config.stash.get(RUNS_KEY, None)
     if runs is not None and isinstance(collector, pytest.Session) and report.passed:
@@ -119,13 +119,13 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Show the user's lines alone in a failure; ``--full-trace`` shows the kit's as well."""
+    """Show only the user's lines in a failure; ``--full-trace`` shows the kit's lines too."""
     if call.excinfo is not None and not item.config.option.fulltrace:
         call.excinfo = without_kit(call.excinfo)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a method of unittest that asks for checks: it is called once, and with no argument."""
+    """Refuse a method of unittest with the checks marker: unittest calls it once, without arguments."""
     # pytest spares this import as well, where no test is a class of it.
     case = getattr(sys.modules.get("unittest"), "TestCase", ())
     for item in items:
@@ -140,7 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test its checks, and the fixtures that go over stages or output gradients their values."""
+    """Parametrise a test with its checks, and with the values of the fixtures for stages and output gradients."""
     config = metafunc.config
     mark = metafunc.definition.get_closest_marker(MARKER)
     if mark is not None:

@@ -1,4 +1,4 @@
-"""What is gathered of runs in the process that reports, whichever process ran them; written down and summed up."""
+"""Collects the results of runs in the reporting process, from all processes; writes reports and the summary."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RunRecord:
 
     @property
     def added(self) -> bool:
-        """Whether this is the run of added stages, which is no part of the contract."""
+        """Whether this is the run of added stages, which are not part of the contract."""
         return bool(self.header["kind"] == "added")
 
     @property
@@ -54,24 +54,24 @@ class RunRecord:
         return [(device, dtype) for device, dtype in self.header["cells"]]
 
     def report(self) -> Report:
-        """Return the report, its results in the order of the plan."""
+        """Return the report with its results in the order of the plan."""
         return Report(**self.header["report"], results=[self.results[position] for position in sorted(self.results)])
 
 
 class Recorder:
-    """All runs of one pytest session, in the order in which they were heard of."""
+    """All runs of one pytest session, in the order in which they were announced."""
 
     def __init__(self) -> None:
         self._runs: dict[str, RunRecord] = {}
 
     def expect(self, header: Mapping[str, Any]) -> RunRecord:
-        """Note that there is a run, so that it is reported even where none of its checks comes to run."""
+        """Register a run, so that it is reported even if none of its checks runs."""
         return self._runs.setdefault(str(header["key"]), RunRecord(header))
 
     def add(self, payload: Mapping[str, Any]) -> list[Result]:
-        """Add the result that a test's report carries; a second result of a check takes its place.
+        """Add the result in a test's report; a second result of a check replaces the first.
 
-        Returns it, and those of the same process that it withdraws as they stand now.
+        Returns it, and the results of the same process that it withdraws, as they are now.
         """
         results = self.expect(payload["run"]).results
         results[payload["position"]] = Result.from_dict(payload["result"])
@@ -87,25 +87,25 @@ class Recorder:
         return iter(self._runs.values())
 
     def __bool__(self) -> bool:
-        """Tell whether there is a run."""
+        """Return whether there is a run."""
         return bool(self._runs)
 
     @property
     def judged_too_little(self) -> bool:
-        """Whether a run of the contract has all its results and they are no verdict, or ``--gradconform`` has none."""
+        """Whether a run of the contract has all results without a verdict, or ``--gradconform`` has no results."""
         reports = {key: run.report() for key, run in self._runs.items() if not run.added and run.results}
         nothing = ZERO_LINES in reports and not reports[ZERO_LINES].summary["ran"]
         return nothing or any(report.extent is not None and bool(report.lacks) for report in reports.values())
 
     @property
     def has_idle_waivers(self) -> bool:
-        """Whether a waiver met no result in a whole run of profile ``full``."""
+        """Whether a waiver matched no result in a whole run of profile ``full``."""
         return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
 
     def write(self, path: Path) -> list[Path]:
         """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on.
 
-        Raises ``OSError`` where one cannot be written; what stood there before stays then.
+        Raises ``OSError`` if one cannot be written; an existing file is then not changed.
         """
         written: list[Path] = []
         for number, run in enumerate((run for run in self._runs.values() if not run.added), 1):
@@ -116,10 +116,10 @@ class Recorder:
 
 
 class RecordKeeper:
-    """The file of one run. A disk that fills up ends the session at once."""
+    """The records file of one run. A full disk ends the session at once."""
 
     def __init__(self, path: str, run: ContractRun) -> None:
-        """Open the file and write its first line; raise ``pytest.UsageError`` where that cannot be."""
+        """Open the file and write its first line; raise ``pytest.UsageError`` on failure."""
         try:
             self._file = RecordFile(path)
             self._file.begin(replace(run.run.header(), report=run.header["report"]))
@@ -128,7 +128,7 @@ class RecordKeeper:
         self._key, self._full = run.header["key"], False
 
     def add(self, key: str, result: Result) -> None:
-        """Append a result of the run ``key``, if that is the one that is kept."""
+        """Append a result of the run ``key``, if it is the recorded run."""
         if key == self._key:
             try:
                 self._file.add(result)
@@ -137,9 +137,9 @@ class RecordKeeper:
                 pytest.exit(f"--gradconform-ndjson: {error}", pytest.ExitCode.INTERNAL_ERROR)
 
     def close(self, report: Report | None) -> None:
-        """Close the file; a report that has a result for all that was planned is the end of it.
+        """Close the file; a report with all planned results is its last record.
 
-        Raises :class:`~gradconform.records.RecordsError` where that cannot be written.
+        Raises :class:`~gradconform.records.RecordsError` if it cannot be written.
         """
         with contextlib.closing(self._file):
             done = report is not None and len({result.place for result in report.results}) == report.planned

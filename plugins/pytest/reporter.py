@@ -1,4 +1,4 @@
-"""The hooks of the process that reports; what they gather and write is imported with the first result."""
+"""The hooks of the reporting process; modules for collecting and writing are imported with the first result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """The hooks of the one process that reports: pytest's own, or the controller of pytest-xdist."""
+    """The hooks of the one reporting process: pytest's own, or the controller of pytest-xdist."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        #: What a user asked for; None where no option is named.
+        #: The user's options; None if no option is named.
         self.options: Options | None = None
         self._recorder: Recorder | None = None
         self._written: list[Path] = []
@@ -31,7 +31,7 @@ class Reporter:
 
     @property
     def recorder(self) -> Recorder:
-        """What gathers results, from the first of them on."""
+        """The recorder, created with the first result."""
         from .recorder import Recorder  # noqa: PLC0415 (an unused plugin needs none)
 
         self._recorder = self._recorder or Recorder()
@@ -43,7 +43,7 @@ class Reporter:
         return not self._config.option.collectonly and bool(self._recorder)
 
     def expect(self, runs: Sequence[ContractRun]) -> None:
-        """Note the runs of ``--gradconform TARGET``, and begin the file that keeps the results of the contract's."""
+        """Register the runs of ``--gradconform TARGET``, and open the records file of the contract's run."""
         for run in runs:
             self.recorder.expect(run.header)
         if self.options is not None and self.options.ndjson is not None and not self._config.option.collectonly:
@@ -53,13 +53,13 @@ class Reporter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Hand what was found out about devices to a worker of pytest-xdist."""
+        """Pass the probe results of devices to a worker of pytest-xdist."""
         from .contract_run import hand_down  # noqa: PLC0415 (an unused plugin needs none)
 
         hand_down(self._config, node)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Gather the result that a report carries, and note a check that begins."""
+        """Collect the result in a report, and note a check that starts."""
         if (begun := getattr(report, "gradconform_begun", None)) is not None:
             self._begun[report.nodeid] = begun
         elif report.when == "call":
@@ -70,7 +70,7 @@ class Reporter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:
-        """Give the check that a worker of pytest-xdist crashed in a result."""
+        """Add an error as the result of the check in which a worker of pytest-xdist crashed."""
         begun = self._begun.pop(crashitem, None)
         if begun is None:
             return
@@ -88,7 +88,7 @@ class Reporter:
             self._config.hook.pytest_gradconform_result(result=result, config=self._config)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Hand out and write the reports; a session that judged too little must not end as if all were well."""
+        """Pass the reports to hooks and write them; a session that judged too little ends with an error."""
         if self._keeper is not None:
             with self._writing(session):
                 self._keeper.close(next((run.report() for run in self.recorder), None))
@@ -109,7 +109,7 @@ class Reporter:
 
     @contextmanager
     def _writing(self, session: pytest.Session) -> Iterator[None]:
-        """Note what cannot be written: a traceback of the kit would hide the summary, and so the results."""
+        """Record a write error as a message: a traceback of the kit would hide the summary and the results."""
         try:
             yield
         except (OSError, ValueError) as error:  # the kit's error of record files is a ValueError

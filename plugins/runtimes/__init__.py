@@ -1,1 +1,1 @@
-"""Runtimes that ship: whole training steps of real projects, each used as its own documentation uses it."""
+"""The runtimes in the kit: whole training steps of real projects, each used as its documentation describes."""

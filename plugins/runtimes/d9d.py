@@ -1,6 +1,6 @@
 """d9d's pipeline schedules: the registered runtime ``d9d``.
 
-Its own context is made for CUDA alone, and its schedules ask of it a mesh of the ranks and a logger.
+Its own context supports only CUDA; its schedules use only a mesh of the ranks and a logger of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SCHEDULES: Mapping[str, Callable[[], Any]] = {
 
 
 class D9dRuntime:
-    """Stages that say the shapes of what they send."""
+    """The runtime of d9d, whose stages declare the shapes of their outputs."""
 
     name = "d9d"
     claims: Mapping[str, str] = {
@@ -74,7 +74,7 @@ class D9dSession(ModuleSession):
     """One rank of a schedule."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Make the mesh and the schedule: every rank does so at the same time."""
+        """Create the mesh and the schedule, on all ranks at the same time."""
         super().__init__(stages, spec)
         self.mesh = _mesh(spec.device.type, len(spec.placement))
         self.taking = {index: _Taking(stage, index) for index, stage in stages.items()}
@@ -106,12 +106,12 @@ class D9dSession(ModuleSession):
         return [loss for _, loss in sorted(losses.items())] if self.spec.is_last else None
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
-        """Refuse what is not claimed."""
+        """Raise ``UnsupportedError``: evaluation is not claimed."""
         msg = f"its schedules for training cannot evaluate; got {count(batch.microbatches, 'micro-batch')}"
         raise UnsupportedError(msg)
 
     def _say_shapes(self, batches: list[Batch]) -> None:
-        """Tell every stage what each sends, by the shape of the input of the first one."""
+        """Set the output shapes of every stage, from the input shape of the first one."""
         owner = {index: rank for rank, row in enumerate(self.spec.placement) for index in row}
         for shape, batch in {one.x.shape: one for one in batches}.items():
             x = batch.x
@@ -126,7 +126,7 @@ class D9dSession(ModuleSession):
                     stage.sent[index, shape] = told[0]
 
     def _put_out(self, index: int, x: Tensor, batch: Batch) -> Tensor:
-        """Return what a copy of a stage puts out, which leaves nothing behind in the stage."""
+        """Return the outputs of a copy of a stage, so that the stage does not change."""
         with torch.no_grad():
             output: Tensor = copy.deepcopy(self.modules[index]).eval()(x, **batch.kwargs)
         return output
@@ -141,7 +141,7 @@ class D9dSession(ModuleSession):
 
 
 class _Taking(nn.Module):
-    """A stage with what the schedules ask of a module."""
+    """A stage with the methods that the schedules call on a module."""
 
     def __init__(self, stage: nn.Module, index: int) -> None:
         super().__init__()
@@ -154,11 +154,11 @@ class _Taking(nn.Module):
         return output
 
     def stage_transfer_spec(self, pipeline_input: Tensor, boundary: StageBoundary) -> TensorSpec:
-        """Return what this stage takes, or what it gives."""
+        """Return the shapes of this stage's inputs or outputs."""
         return self.sent[self.index - (boundary is StageBoundary.incoming), pipeline_input.shape]
 
 
 @lru_cache(maxsize=8)
 def _mesh(device_type: str, ranks: int) -> DeviceMesh:
-    """Make a mesh once: each takes process groups of its own."""
+    """Return the mesh, made once: each mesh creates new process groups."""
     return init_device_mesh(device_type, (ranks,), mesh_dim_names=("pp",))

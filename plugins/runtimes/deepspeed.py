@@ -1,7 +1,7 @@
 """DeepSpeed's ``PipelineEngine``: the registered runtime ``deepspeed``.
 
-``train_batch`` is a whole step: it calls the optimizer, and then clears all gradients. The optimizer that the engine is
-given here changes no parameter, and hands the gradients on.
+``train_batch`` is a whole step: it calls the optimizer, and then clears all gradients. The optimizer here changes no
+parameter, and stores the gradients.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ with needed("deepspeed", "pip install 'gradconform[deepspeed]'"):
 
 
 class DeepSpeedRuntime:
-    """Each stage is a layer, and each rank has one of them."""
+    """The runtime of DeepSpeed: each stage is a layer, and each rank has one."""
 
     name = "deepspeed"
     claims: Mapping[str, str] = {
         "schedule": "1f1b",
         "data_parallel": "unwrapped ddp",  # refused: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"
-        "steps": "one-step zeroed evaluated-first clipped",  # train_batch clears what it has given its optimizer
-        # Refused: autograd raises where the first stage puts out a floating tensor that needs no gradient. That is what
-        # a frozen stage does, and one that hands on an argument; inner stages are given none by themselves.
+        "steps": "one-step zeroed evaluated-first clipped",  # train_batch clears its optimizer's gradients
+        # Refused: autograd raises if an output of the first stage is a floating tensor without a gradient. A frozen
+        # stage has such outputs, and so has one that passes an argument on.
         "weights": "all frozen-layers tied",
         "arguments": "positional",
         "tensor_parallel": "whole-layers",
@@ -60,7 +60,7 @@ class DeepSpeedSession(ModuleSession):
     """One rank of an engine."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Make the layers and the engine: every rank does so at the same time."""
+        """Create the layers and the engine, on all ranks at the same time."""
         super().__init__(stages, spec)
         self._losses: list[Tensor] = []
         self._weight = self._weight_of(1.0)
@@ -86,7 +86,7 @@ class DeepSpeedSession(ModuleSession):
         self.engine, *_ = deepspeed.initialize(model=module, optimizer=self.optimizer, config=config)
 
     def _layers(self) -> Iterator[LayerSpec]:
-        """Yield what to make of each stage, on its rank; a weight of two stages is a tied layer beside each."""
+        """Yield the layers of each stage on its rank; a weight of two stages is a tied layer next to each."""
         own = dict(self.named("named_parameters"))
         stages = [LayerSpec(_Layer, self.modules.get(index)) for index in range(self.spec.stages)]
         tied = [
@@ -96,7 +96,7 @@ class DeepSpeedSession(ModuleSession):
         yield from [*tied[:1], *stages, *tied[1:]]
 
     def _weight_of(self, tokens: float) -> float:
-        """Return what makes a mean over micro-batches and replicas, which the engine takes, what is asked for."""
+        """Return the factor that turns the engine's mean over micro-batches and replicas into the requested loss."""
         if self.spec.reduction == "mean":
             return 1.0
         return self.spec.microbatches * self.spec.replicas / tokens
@@ -107,7 +107,7 @@ class DeepSpeedSession(ModuleSession):
         return loss * self._weight
 
     def step(self, batch: Batch) -> list[Tensor] | None:
-        """Train a batch, and put the gradients back that the optimizer was given."""
+        """Train a batch, and restore the gradients that the optimizer received."""
         if self.spec.reduction == "tokens":
             tokens = torch.tensor(batch.tokens(self.spec.counts), device=self.spec.device)
             dist.all_reduce(tokens, group=self.engine.grid.get_data_parallel_group())
@@ -126,24 +126,24 @@ class DeepSpeedSession(ModuleSession):
         return self._losses if self.spec.is_last else None
 
     def _loaded(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return what a data loader gives for each micro-batch."""
+        """Return the data loader's values for each micro-batch."""
         self._losses = []
         return ((mb.x, mb.target) for mb in batch.split())
 
     def clip(self, max_norm: float) -> float:
-        """Clip as the engine does where its configuration asks for it."""
+        """Clip as the engine does if its configuration requires it."""
         norm = clip_grad_norm_(parameters=self.engine.module.parameters(), max_norm=max_norm, mpu=self.engine.mpu)
         return float(norm)
 
     def held(self) -> dict[str, int]:
-        """Tell how much is in the buffers of the pipeline, which a step uses anew."""
+        """Return the sizes of the pipeline's buffers, which each step fills again."""
         return {
             f"the {name} of the pipeline": sum(slot is not None for slot in slots)
             for name, slots in self.engine.pipe_buffers.items()
         }
 
     def close(self) -> None:
-        """Let go of the engine, and of the groups of processes that it leaves."""
+        """Free the engine and its process groups."""
         self.engine.destroy()
         self.groups.end(self.engine)
 
@@ -162,7 +162,7 @@ class _HandingOn(torch.optim.SGD):
 
 
 class _Layer(nn.Module):
-    """A stage, under the name by which layers are shared out among ranks."""
+    """A stage, under the layer name that assigns it to a rank."""
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _Layer(nn.Module):
 
 
 class _Weight(nn.Module):
-    """A weight that stages on two ranks have."""
+    """A weight that stages on two ranks share."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ with needed("fairscale", "pip install 'gradconform[fairscale]'"):
 
 
 class FairscaleRuntime:
-    """All stages in one ``Pipe``."""
+    """The runtime of fairscale, with all stages in one ``Pipe``."""
 
     name = "fairscale"
     claims = PIPED

@@ -1,6 +1,6 @@
 """Megatron-core's ``get_forward_backward_func``: the registered runtime ``megatron-core``.
 
-Its schedules ask for tensors on ``cuda`` by that name; here they are given them where the stages are.
+Its schedules create tensors on ``cuda`` by name; here these are created on the stages' device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
 
 
 class MegatronRuntime:
-    """Each stage is a model chunk in megatron-core's own wrapper."""
+    """The runtime of Megatron-core: each stage is a model chunk in its own wrapper."""
 
     name = "megatron-core"
     claims: Mapping[str, str] = {
@@ -47,7 +47,7 @@ class MegatronRuntime:
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> MegatronSession:
-        """Refuse what the schedules refuse, then make the groups and wrap the stages."""
+        """Raise for compositions that the schedules refuse, then create the groups and wrap the stages."""
         ranks, chunks = len(spec.placement), len(stages)
         if chunks > 1 and ranks == 1:
             msg = "non-pipeline-parallel schedule does not support model chunking"
@@ -62,7 +62,7 @@ class MegatronSession(ModuleSession):
     """One rank."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Make the groups of processes, the configuration and the wrapped chunks."""
+        """Create the process groups, the configuration and the wrapped chunks."""
         super().__init__(stages, spec)
         self._gradients = False
         ranks, chunks = len(spec.placement), len(stages)
@@ -85,7 +85,7 @@ class MegatronSession(ModuleSession):
         return DistributedDataParallel(self.config, DistributedDataParallelConfig(), chunk, disable_bucketing=index > 0)
 
     def _factor(self) -> float:
-        """Return what makes a mean over micro-batches and replicas, which the schedule takes, a sum."""
+        """Return the factor that turns the schedule's mean over micro-batches and replicas into a sum."""
         return float(self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "sum" else 1.0
 
     def step(self, batch: Batch) -> list[Tensor] | None:
@@ -94,7 +94,7 @@ class MegatronSession(ModuleSession):
         return self._run(batch, forward_only=False)
 
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
-        """Run the schedule, and leave what comes to be finalized with the next step."""
+        """Run the schedule, and leave its gradients to be finalized with the next step."""
         if self.spec.reduction == "tokens":
             msg = "finalized gradients are divided by the tokens of the last step"
             raise UnsupportedError(msg)
@@ -140,7 +140,7 @@ class MegatronSession(ModuleSession):
             chunk.zero_grad_buffer()
 
     def param_grads(self) -> dict[str, Any]:
-        """Return ``main_grad``; zeros from before the first step are no gradients."""
+        """Return ``main_grad``; None before the first step instead of zeros."""
         found = {name: getattr(one, "main_grad", None) for name, one in self.named("named_parameters")}
         return {
             name: grad if self._gradients or (grad is not None and bool(grad.any())) else None
@@ -148,7 +148,7 @@ class MegatronSession(ModuleSession):
         }
 
     def clip(self, max_norm: float) -> float:
-        """Clip as its optimizers do: by the gradients that are not shared, over all ranks that have a part of them."""
+        """Clip as its optimizers do: by the unshared gradients, over all ranks that have a part of them."""
         parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
         for one in parameters:
             one.decoupled_grad = one.main_grad
@@ -169,12 +169,12 @@ class MegatronSession(ModuleSession):
             one.grad = None
 
     def close(self) -> None:
-        """Let go of the groups."""
+        """Free the groups."""
         parallel_state.destroy_model_parallel()
 
 
 class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
-    """A stage with what the schedules and ``finalize_model_grads`` ask of a model."""
+    """A stage with the methods that the schedules and ``finalize_model_grads`` call on a model."""
 
     model_type = ModelType.encoder_or_decoder
 
@@ -189,7 +189,7 @@ class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
             shared.shared = True  # type: ignore[attr-defined]  # as LanguageModule says it of the copy
 
     def set_input_tensor(self, received: Any) -> None:
-        """Take what the stage before has sent."""
+        """Store the input from the previous stage."""
         self._received = received[0] if isinstance(received, list) else received
 
     def shared_embedding_or_output_weight(self) -> nn.Parameter | None:
@@ -197,13 +197,13 @@ class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
         return self._shared[0]
 
     def forward(self, x: Tensor, **kwargs: Tensor) -> Tensor:
-        """Run the stage on ``x``, or on what was received."""
+        """Run the stage on ``x``, or on the received input."""
         output: Tensor = self.stage(x if self.pre_process else self._received, **kwargs)
         return output
 
 
 def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
-    """Return the configuration; sizes of layers are those of no layer that is here."""
+    """Return the configuration; its layer sizes belong to no layer here."""
     ranks = len(spec.placement)
     return TransformerConfig(
         num_layers=spec.stages,
@@ -214,9 +214,9 @@ def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
         pipeline_dtype=spec.dtype,
         params_dtype=spec.dtype,
         variable_seq_lengths=True,
-        moe_token_dispatcher_type="alltoall",  # noqa: S106 (no password: asked for beside variable lengths)
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 (no password: required with variable lengths)
         calculate_per_token_loss=spec.reduction == "tokens",
-        # As its training loop asks: two ranks that interleave must not batch what they send each other.
+        # As in its training loop: two interleaved ranks must not batch their sends to each other.
         overlap_p2p_comm=chunks > 1,
         batch_p2p_comm=chunks == 1,
     )
@@ -224,7 +224,7 @@ def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
 
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
-    """Let ``cuda`` stand for ``device``."""
+    """Redirect ``cuda`` to ``device`` in a context."""
     with (
         NamedDevice(device),
         mock.patch.object(torch.cuda, "current_device", return_value=device),

@@ -1,4 +1,4 @@
-"""What runtimes need that ask for tensors on ``cuda`` by that name: they get them where the stages are."""
+"""Redirects ``cuda`` to the stages' device, for runtimes that create tensors on ``cuda`` by name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class NamedDevice(TorchFunctionMode):
-    """Gives what is asked of ``cuda`` on a device."""
+    """A mode that creates tensors on a device instead of ``cuda``."""
 
     def __init__(self, device: torch.device) -> None:
-        """Take the device that the name stands for."""
+        """Store the device that replaces ``cuda``."""
         super().__init__()
         self.device = device
 

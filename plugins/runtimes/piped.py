@@ -1,4 +1,4 @@
-"""What runtimes share that hold a whole ``nn.Sequential`` in one process and cut each batch into chunks."""
+"""Shared code of runtimes that run a whole ``nn.Sequential`` in one process and cut each batch into chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PipedSession(ModuleSession):
     """One replica: a pipe of all stages, a partition each, on one device."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec, pipe: Callable[..., nn.Module]) -> None:
-        """Make the pipe; it recomputes nothing, since DistributedDataParallel refuses what it recomputes."""
+        """Create the pipe without recomputation, which DistributedDataParallel refuses."""
         super().__init__(stages, spec)
         layers = nn.Sequential(*(stage for _, stage in sorted(stages.items())))
         devices = [spec.device] * len(layers)
@@ -42,13 +42,13 @@ class PipedSession(ModuleSession):
         scale_auxiliary([layers], self._weight(1.0))
 
     def _weight(self, tokens: float) -> float:
-        """Return what the loss of a micro-batch counts in that of a replica; the wrapper takes their mean."""
+        """Return the weight of a micro-batch's loss in its replica; the wrapper averages the replicas."""
         if self.spec.reduction == "mean":
             return 1.0 / self.spec.microbatches
         return self.spec.replicas / tokens
 
     def step(self, batch: Batch) -> list[Tensor]:
-        """Call the pipe with the whole batch, and autograd on the loss that its user makes of what it gives."""
+        """Call the pipe with the whole batch, and run autograd on the loss of its outputs."""
         tokens = self.spec.counts(batch.target).sum() if self.spec.reduction == "tokens" else torch.ones(())
         if self.spec.reduction == "tokens":
             dist.all_reduce(tokens)
@@ -57,7 +57,7 @@ class PipedSession(ModuleSession):
         return [loss.detach() for loss in losses]
 
     def accumulate(self, batch: Batch) -> list[Tensor]:
-        """Step without the reduction of the wrapper, which the next step makes."""
+        """Step without the wrapper's reduction, which the next step does."""
         with self.model.no_sync():
             return self.step(batch)
 
@@ -72,5 +72,5 @@ class PipedSession(ModuleSession):
         return [self.spec.loss(output, target) for output, target in pairs]
 
     def clip(self, max_norm: float) -> float:
-        """Clip as one process does: it has the whole model."""
+        """Clip as one process does, because it has the whole model."""
         return float(clip_grad_norm_(self.model.parameters(), max_norm))

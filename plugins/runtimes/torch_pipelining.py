@@ -1,4 +1,4 @@
-"""torch's own runtime: ``PipelineStage``, its schedules, and the wrappers that torch documents beside them."""
+"""torch's own runtime: ``PipelineStage``, its schedules, and the wrappers that torch documents for them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .torch_tensor_parallel import Laid, laid_out, share, total_square, whole
 
 
 class TorchRuntime:
-    """Stages wrapped one by one, then put into torch's schedule."""
+    """The runtime of torch: wraps each stage, then runs torch's schedule."""
 
     name = "torch"
-    #: A weight that lies on two ranks is nobody's business in torch's runtime, and stages take chunks of one size.
-    #: The last backward of every step reduces: a stage tells its wrapper so.
+    #: torch's runtime does not reduce a weight that two ranks share, and its stages take chunks of one size.
+    #: The last backward of every step reduces: a stage sets this on its wrapper.
     claims: Mapping[str, str] = {
         "rows": "even",
         "weights": "all frozen-stage frozen-layers",
@@ -46,7 +46,7 @@ class TorchSession(ModuleSession):
     """One rank of a torch pipeline."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Make the mesh, wrap the stages and make the schedule: every rank does so at the same time."""
+        """Create the mesh, wrap the stages and create the schedule, on all ranks at the same time."""
         pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))
         self.mesh = _mesh(spec)
         self.replicas = self.mesh["replicate", "shard"] if spec.data_parallel == "hsdp" else self.mesh["replicas"]
@@ -99,7 +99,7 @@ class TorchSession(ModuleSession):
                 dist.all_reduce(tokens, group=group)
             self._factor = self._times / float(tokens)
         losses: list[Tensor] = []
-        # Around the whole schedule, as torchtitan has it: nobody else can say where a forward begins.
+        # Around the whole schedule, as in torchtitan: only the schedule knows where a forward begins.
         with torch.autocast(spec.device.type, torch.bfloat16, enabled=spec.precision == "autocast"):
             run(
                 *((batch.x,) if spec.is_first else ()),
@@ -110,7 +110,7 @@ class TorchSession(ModuleSession):
         return [loss.detach() / self._factor for loss in losses] if spec.is_last else None
 
     def clip(self, max_norm: float) -> float:
-        """Take the norm over shards, then over the ranks of the pipeline, and clip by it, as torchtitan does."""
+        """Compute the norm over shards, then over the pipeline's ranks, and clip by it, as torchtitan does."""
         parameters = [one for _, one in self.named("named_parameters") if one.grad is not None]
         squared = whole(get_total_norm([one.grad for one in parameters if one.grad is not None])).square()
         dist.all_reduce(squared, group=self.mesh["pipeline"].get_group())
@@ -119,7 +119,7 @@ class TorchSession(ModuleSession):
         return float(norm)
 
     def held(self) -> dict[str, int]:
-        """Tell how much is in the caches of stages, which a step clears where it begins."""
+        """Return the sizes of the stages' caches, which a step clears at its start."""
         return {
             f"the {name} of stage {stage.stage_index}": len(cache.find(stage))
             for stage in self.stages
@@ -128,15 +128,15 @@ class TorchSession(ModuleSession):
         }
 
     def close(self) -> None:
-        """Let go of the stages; the mesh is kept for the next run."""
+        """Free the stages; the mesh is kept for the next run."""
         self.stages.clear()
 
 
 class _SharedSession(TorchSession):
-    """One rank of those that share the layers of their stages."""
+    """One rank of a pipeline with tensor parallelism."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Share the layers first; ``laid`` is what DistributedDataParallel is given plain tensors of."""
+        """Share the layers first; ``laid`` are the parameters that DistributedDataParallel gets as plain tensors."""
         self.laid: dict[str, Laid] = {}
         super().__init__(stages, spec)
         if spec.data_parallel == "ddp":
@@ -157,26 +157,26 @@ class _SharedSession(TorchSession):
     def named(self, which: str) -> Iterator[tuple[str, Any]]:
         """Yield parameters or buffers by full name.
 
-        From a module with plain tensors in the place of layers that tensor ranks share DistributedDataParallel takes
-        them away in the first forward: an optimizer, which is given parameters once, has them.
+        In the first forward, DistributedDataParallel removes the plain tensors of shared layers from a module. Only an
+        optimizer, which received the parameters before, still has them.
         """
         if self.spec.data_parallel == "ddp" and which == "named_parameters":
             return iter(self.optimized)
         return super().named(which)
 
     def params(self) -> dict[str, Kept]:
-        """Return the parameters as they lie over ranks."""
+        """Return the parameters as distributed tensors."""
         return self._as_laid(super().params())
 
     def param_grads(self) -> dict[str, Kept]:
-        """Return the gradients as parameters lie over ranks."""
+        """Return the gradients, distributed like the parameters."""
         return self._as_laid(super().param_grads())
 
     def _as_laid(self, kept: dict[str, Kept]) -> dict[str, Kept]:
         return {name: self.laid[name].of(value) if name in self.laid else value for name, value in kept.items()}
 
     def clip(self, max_norm: float) -> float:
-        """Clip as without tensor ranks; one by one what lies on unlike meshes, of which torch takes no two together."""
+        """Clip as without tensor ranks, but separately for each mesh, because torch combines no two meshes."""
         grads = {name: grad for name, grad in self.param_grads().items() if grad is not None}
         squared = total_square(grads.values(), self.spec.device)
         dist.all_reduce(squared, group=self.mesh["pipeline"].get_group())
@@ -187,7 +187,7 @@ class _SharedSession(TorchSession):
 
 
 def _mesh(spec: StepSpec) -> DeviceMesh:
-    """Return the mesh of all ranks: those of a pipeline, its replicas, in halves for ``hsdp``, and tensor ranks."""
+    """Return the mesh of all ranks: pipeline, replicas (in halves for ``hsdp``), and tensor ranks."""
     sizes = {"pipeline": len(spec.placement)}
     if spec.data_parallel == "hsdp":
         sizes |= {"replicate": 2, "shard": spec.replicas // 2}
@@ -200,5 +200,5 @@ def _mesh(spec: StepSpec) -> DeviceMesh:
 
 @lru_cache(maxsize=8)
 def _made(device_type: str, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
-    """Make a mesh once: each takes process groups of its own."""
+    """Return the mesh, made once: each mesh creates new process groups."""
     return init_device_mesh(device_type, shape, mesh_dim_names=names)

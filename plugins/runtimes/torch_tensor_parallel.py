@@ -1,4 +1,4 @@
-"""Layers over tensor ranks by torch's ``parallelize_module``, with the styles that torch's tutorial puts on them."""
+"""Shares layers over tensor ranks by torch's ``parallelize_module``, with the styles of torch's tutorial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.nn.utils import get_total_norm
 
 from gradconform.runtime import TensorStyle
 
-#: What is put on a layer, one after the other. What comes before a norm, and behind it, is whole on each rank.
+#: The styles of a layer, in order of application. The input and output of a norm are whole on each rank.
 _STYLES: Mapping[TensorStyle, Callable[[], tuple[ParallelStyle, ...]]] = {
     "column": lambda: (ColwiseParallel(),),
     "row": lambda: (RowwiseParallel(),),
@@ -48,7 +48,7 @@ def share(stage: nn.Module, index: int, mesh: DeviceMesh, shared: Mapping[str, T
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """How a parameter lay over ranks before DistributedDataParallel made a plain tensor of it."""
+    """The placement of a parameter over ranks before DistributedDataParallel turned it into a plain tensor."""
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
@@ -56,7 +56,7 @@ class Laid:
     stride: tuple[int, ...]
 
     def of(self, local: Tensor | None) -> Tensor | None:
-        """Return a parameter or gradient as it lay."""
+        """Return a parameter or gradient in its earlier placement."""
         if local is None:
             return None
         laid: Tensor = DTensor.from_local(
@@ -66,14 +66,14 @@ class Laid:
 
 
 def laid_out(stage: nn.Module) -> Iterator[tuple[str, Laid]]:
-    """Yield how each parameter of a stage lies that is not plain, by its name in it."""
+    """Yield the placement of each distributed parameter of a stage, by its name in it."""
     for name, one in stage.named_parameters():
         if isinstance(one, DTensor):
             yield name, Laid(one.device_mesh, one.placements, one.shape, one.stride())
 
 
 def total_square(grads: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Return the square of the norm of gradients: of those of each mesh by itself, as torch takes no two together."""
+    """Return the squared norm of gradients: computed per mesh, because torch combines no two meshes."""
     groups: defaultdict[DeviceMesh | None, list[Tensor]] = defaultdict(list)
     for grad in grads:
         groups[grad.device_mesh if isinstance(grad, DTensor) else None].append(grad)
@@ -82,6 +82,6 @@ def total_square(grads: Iterable[Tensor], device: torch.device) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a tensor that may lie over ranks as a plain one."""
+    """Return a tensor, which may be distributed, as a plain one."""
     gathered: Tensor = value.full_tensor() if isinstance(value, DTensor) else value
     return gathered

@@ -16,7 +16,7 @@ with needed("torchgpipe", "pip install 'gradconform[torchgpipe]'"):
 
 
 class TorchGpipeRuntime:
-    """All stages in one ``GPipe``."""
+    """The runtime of torchgpipe, with all stages in one ``GPipe``."""
 
     name = "torchgpipe"
     claims = PIPED

@@ -1,4 +1,4 @@
-"""The contract as classes of ``unittest``: one test per check, and classes per device in the form of torch's tests."""
+"""The contract as ``unittest`` classes: one test per check, and one class per device as in torch's tests."""
 
 from .cases import conformance_case
 from .devices import instantiate

@@ -1,4 +1,4 @@
-"""A class of ``unittest`` with one test per check; on several devices or dtypes, a subtest for each."""
+"""A ``unittest`` class with one test per check, and subtests for several devices or dtypes."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class CheckNotJudgedError(RuntimeError):
 
 
 class Conformance(unittest.TestCase):
-    """The base of the classes that are made: each has a run, and the report of what its tests have found so far."""
+    """The base of the created classes: each has a run, and a report of its results so far."""
 
     run_of_checks: ClassVar[Run]
     report: ClassVar[Report]
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Begin a report."""
+        """Start a report."""
         super().setUpClass()
         cls.report = cls.run_of_checks.empty_report()
 
     @classmethod
     def tearDownClass(cls) -> None:
-        """Say the verdict on the target, with all that was left out; raise where this process cannot be believed."""
+        """Print the verdict on the target with the skipped parts; raise if this process cannot be trusted."""
         super().tearDownClass()
         guard = cls.run_of_checks.guard
         problem = guard.look() if guard is not None and cls.report.results else None
@@ -47,9 +47,9 @@ class Conformance(unittest.TestCase):
         sys.stderr.write(f"\n{for_terminal(verdict(cls.report))}\n")
 
     def judge(self, item: Item) -> None:
-        """Run one item of the plan and turn its result into the outcome of this test, or of the subtest it is in.
+        """Run one item of the plan and turn its result into the outcome of this test or subtest.
 
-        A failure that decides nothing, and one that a waiver expects, is a skip that says so.
+        A failure without influence on the verdict, and a waived one, are skips with a reason.
         """
         result = self.run_of_checks.run_item(item)
         type(self).report.results.append(result)
@@ -69,9 +69,9 @@ def _error_of(result: Result) -> type[Exception]:
 
 
 def conformance_case(target: object, **options: Any) -> type[Conformance]:
-    """Return a class with one test per check of the contract on ``target``; assign it in a module of tests.
+    """Return a class with one test per check of the contract on ``target``; assign it in a test module.
 
-    ``options`` are those of :func:`gradconform.check_stage_backward`, and it raises what that raises, at once. ::
+    ``options`` are those of :func:`gradconform.check_stage_backward`; invalid ones raise the same errors at once. ::
 
         import unittest
         from gradconform.plugins.unittest import conformance_case
@@ -89,7 +89,7 @@ def conformance_case(target: object, **options: Any) -> type[Conformance]:
 
 
 def class_of(name: str, run: Run, tests: Mapping[str, Callable[[Conformance], None]]) -> type[Conformance]:
-    """Return a class of a run; ``tests`` are named by ids, of which names of methods are made."""
+    """Return a class of a run; ``tests`` have ids, from which it derives method names."""
     made = dict(zip(_methods(tests), tests.values(), strict=True))
     types = run.choice.types
     given = {"run_of_checks": run, "device_type": types[0], "__doc__": f"The contract, on {run.target.text}."}
@@ -117,7 +117,7 @@ def test_of(item: Item) -> Callable[[Conformance], None]:
 
 
 def _methods(names: Iterable[str]) -> list[str]:
-    """Return the name of a method for each id, no two alike."""
+    """Return a unique method name for each id."""
     found: dict[str, None] = {}
     for name in names:
         method = "test_" + re.sub(r"\W", "_", name)

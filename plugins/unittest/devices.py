@@ -1,4 +1,4 @@
-"""Classes per device, in the form of torch's ``instantiate_device_type_tests``."""
+"""One class per device, as torch's ``instantiate_device_type_tests`` makes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradconform.run.run import Run
 
 from .cases import class_of, test_of
 
-#: The variables by which torch's device tests are told which types of devices to make classes for.
+#: The variables that select the device types of torch's device tests.
 ONLY_FOR, EXCEPT_FOR = "PYTORCH_TESTING_DEVICE_ONLY_FOR", "PYTORCH_TESTING_DEVICE_EXCEPT_FOR"
 
 
@@ -27,13 +27,13 @@ def instantiate(
     except_for: Sequence[str] | str = (),
     **options: Any,
 ) -> list[str]:
-    """Put a class per type of device into ``scope``, and return their names, such as ``TestStageBackwardCUDA``.
+    """Put one class per device type into ``scope``, and return their names, such as ``TestStageBackwardCUDA``.
 
     A class has one test per check and dtype, such as ``test_full_gradients_mlp_cuda_float32``, and the attribute
-    ``device_type``. Types are those of ``only_for``, else all that are found here, less ``except_for``; the variables
-    ``PYTORCH_TESTING_DEVICE_ONLY_FOR`` and ``PYTORCH_TESTING_DEVICE_EXCEPT_FOR`` narrow them further. One that is named
-    and cannot be used has a class with one test, which is skipped and says why. ``options`` are those of
-    :func:`gradconform.check_stage_backward` but for ``device``. ::
+    ``device_type``. Types are ``only_for``, else all usable ones, without ``except_for``. The variables
+    ``PYTORCH_TESTING_DEVICE_ONLY_FOR`` and ``PYTORCH_TESTING_DEVICE_EXCEPT_FOR`` select further. A named type that
+    cannot be used has a class with one skipped test, which gives the reason. ``options`` are those of
+    :func:`gradconform.check_stage_backward` except ``device``. ::
 
         from gradconform.plugins.unittest import instantiate
 
@@ -73,13 +73,13 @@ def _types(only_for: Sequence[str] | str | None, plugins: Sequence[str] | str) -
 
 
 def _listed(given: Sequence[str] | str | None) -> list[str]:
-    """Return names that are given as a sequence, or as one text in which commas separate them."""
+    """Return names from a sequence, or from one text with commas."""
     several = given.split(",") if isinstance(given, str) else (given or ())
     return [one.strip() for one in several if one.strip()]
 
 
 def _skipped(kind: str, why: str) -> type[unittest.TestCase]:
-    """Return a class with one test, which is skipped: that nothing was judged on a device is told."""
+    """Return a class with one skipped test, which reports that nothing was judged on a device."""
 
     def test_stage_backward(self: unittest.TestCase) -> None:
         self.skipTest(why)

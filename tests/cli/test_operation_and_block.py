@@ -48,7 +48,7 @@ def test_what_is_tried_is_told_before_anything_runs(command: Command) -> None:
     opening = " ".join(done.out.split("checks ")[0].split())
     assert "operations: 1 of 2 operations that torch" in opening
     assert "not tried: nn.functional.one_hot" in opening
-    assert "blocks: 1 blocks at 8 sizes" in opening
+    assert "blocks: 1 block at 8 sizes" in opening
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
             (
                 "thing 1.2: incomplete, no verdict: 0 of 1 checks ran, none failed; not claimed: loss; core "
                 "checks did not pass on cpu float32: a.b.c; no MUST of a passed on cpu float32; "
-                "1 of 1 checks are unsupported on cpu float32; and 1 more such reasons"
+                "1 of 1 checks are unsupported on cpu float32; and 1 more such reason"
             ),
             report(result("a.b.c", "unsupported", core=True, unclaimed=("loss",))),
         ),

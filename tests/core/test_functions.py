@@ -135,11 +135,11 @@ def test_a_context_is_let_go_of_unless_the_weight_pass_will_be_repeated(*, repea
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ((), "returned 0 entries for 1 arguments"),
-        ((X, X), "returned 2 entries for 1 arguments"),
-        (X, "returned Tensor for 1 arguments"),
-        (None, "returned NoneType for 1 arguments"),
-        ({"x": X}, "returned dict for 1 arguments"),
+        ((), "returned 0 entries for 1 argument"),
+        ((X, X), "returned 2 entries for 1 argument"),
+        (X, "returned Tensor for 1 argument"),
+        (None, "returned NoneType for 1 argument"),
+        ({"x": X}, "returned dict for 1 argument"),
     ],
     ids=["none", "two", "tensor", "None", "dict"],
 )

@@ -45,7 +45,7 @@ def test_a_failure_shows_no_line_of_the_kit(pytester: pytest.Pytester) -> None:
     defect = found.pop("a_defect_of_the_kit")
     assert [(name, file) for name, text in found.items() for file in kit if file in text] == []
     assert "KeyError: 'ours'" in found["what_a_backward_raises"]
-    assert "2 output gradients for 1 outputs" in found["a_wrong_use"]
+    assert "2 output gradients for 1 output;" in found["a_wrong_use"]
     assert "gradconform.CheckFailedError: micro-batch 2 missing" in found["a_failed_check"]
     assert "check = <check property.mixed.02[cpu-float32]>" in found["a_failed_check"]
     assert "ContractRun(" not in found["a_failed_check"]

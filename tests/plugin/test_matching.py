@@ -132,7 +132,7 @@ def test_gradients_that_were_there_before_a_callable_runs_are_accumulated_onto()
     [
         ([], None, "args is an empty list"),
         ([(feed()[0],)], (feed()[1],), "args is a list of 1 micro-batch, output_grads has tuple"),
-        ((feed()[0],), (feed()[1], feed()[1]), "2 output gradients for 1 outputs"),
+        ((feed()[0],), (feed()[1], feed()[1]), "2 output gradients for 1 output;"),
         ((feed()[0],), None, r"no output_grads for outputs of shapes \[\(4, 3\)\]"),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_does_not_fit_the_stage_is_refused(args: Any, grads: Any, told: str
 
 
 def test_a_backward_that_returns_the_wrong_number_of_gradients_is_refused() -> None:
-    with pytest.raises(TypeError, match="the backward gave 2 entries for 1 arguments"):
+    with pytest.raises(TypeError, match="the backward gave 2 entries for 1 argument;"):
         assert_matches_autograd(lambda *_: (None, None), mlp(), (feed()[0],), (feed()[1],))
 
 

@@ -188,7 +188,7 @@ input 0 (NaN and inf), after B0: at [3, 0]: expected nan, got 0 (5 elements); li
 0.weight (NaN and inf), after B0: at [4, 0]: expected nan, got 0 (15 elements); likely cause: NaN replaced by a number
 0.bias (NaN and inf), after B0: at [4]: expected nan, got 0 (3 elements); likely cause: NaN replaced by a number
 2.weight (NaN and inf), after B0: at [1, 0]: expected nan, got 0 (11 elements); likely cause: NaN replaced by a number
-2.bias (NaN and inf), after B0: at [1]: expected nan, got 0 (1 elements); likely cause: NaN replaced by a number""",
+2.bias (NaN and inf), after B0: at [1]: expected nan, got 0 (1 element); likely cause: NaN replaced by a number""",
     )
 
 

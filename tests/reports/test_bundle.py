@@ -192,7 +192,7 @@ def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -
         ("waivers.toml", lambda content: content.replace(b"2999", b"2020"), "entry 1 (split.gradients.gru): expired"),
         ("waivers.toml", lambda _: b"[[", "waivers.toml: is not valid TOML"),
         ("records.ndjson", lambda content: content[: len(content) // 2], "contains an unfinished run"),
-        ("records.ndjson", lambda content: content.replace(b'"waived"', b'"failed"'), "differ in 1 results: split.gra"),
+        ("records.ndjson", lambda content: content.replace(b'"waived"', b'"failed"'), "differ in 1 result: split.gra"),
         ("records.ndjson", lambda _: b"{}\n", "cannot read records.ndjson: "),
     ],
 )  # fmt: skip
@@ -252,7 +252,7 @@ def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: 
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)
     (reason,) = reasons_against(files)
     assert reason.startswith("the kit that ran differs from gradconform ")
-    assert reason.endswith(" here: gradconform/run/runner.py")
+    assert reason.endswith(" here in 1 file: gradconform/run/runner.py")
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", kit_files.kit_files)
     monkeypatch.setattr(
         "gradconform.bundle.verifying.altered_since_installation", lambda: ["gradconform/run/runner.py"]

@@ -128,7 +128,7 @@ def _set(field: str, value: object) -> Callable[[Report], Report]:
         (_set("profile", "full"), "profile is 'full', not 'quick'"),
         (_set("target", {"text": "torch", "name": "torch", "sha256": "0"}), "target sha256 is '0', not "),
         (_set("environment", {"torch": "2.12"}), "environment torch is '2.12', not "),
-        (_set("shard", None), "2.json comes from a run without --shard"),
+        (_set("shard", None), "2.json is of a run without --shard"),
         (
             _set("shard", {"count": 3, "index": 2, "selected": 9, "sha256": "0", "positions": []}),
             "shard selected is 9,",

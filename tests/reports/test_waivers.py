@@ -217,7 +217,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_an_entry_holds_on_its_last_day_and_not_on_the_next(waivers: Write) -> None:
     path = waivers({"expires": "2027-01-31"})
     assert read_waivers(path, today=dt.date(2027, 1, 31)).entries
-    with pytest.raises(WaiverError, match="expired on 2027-01-31, 1 days ago"):
+    with pytest.raises(WaiverError, match="expired on 2027-01-31, 1 day ago"):
         read_waivers(path, today=dt.date(2027, 2, 1))
 
 

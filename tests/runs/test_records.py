@@ -96,7 +96,7 @@ def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
         ),
         (
             as_line({**finished(result_of(FIRST)), "repeats_bit_equal": [True]}),
-            "not a valid result: repeats_bit_equal: expected boolean or null, got an array of 1 entries",
+            "not a valid result: repeats_bit_equal: expected boolean or null, got an array of 1 entry",
         ),
         (as_line(finished(result_of(FIRST))).replace(b"0.0", b"NaN"), "line 2: expected a number or null, got NaN"),
         (

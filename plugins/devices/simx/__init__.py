@@ -1,7 +1,7 @@
-"""A simulated accelerator, ``simx``: host memory and the CPU's kernels behind a device of its own, healthy or faulty.
+"""A simulated accelerator, ``simx``: CPU memory and kernels as a separate device, healthy or faulty.
 
-Importing this module builds the library on first use and makes the device known to torch. It has no object of its own
-for synchronising, seeding and measuring: all of that works the generic way, by torch's module of the device.
+Importing this module builds the library on first use and registers the device with torch. It needs no device object:
+synchronising, seeding and measuring use torch's module of the device.
 
 >>> from gradconform.plugins.devices import simx  # doctest: +SKIP
 >>> with simx.inject(wrong="aten::mm:transpose"):  # doctest: +SKIP

@@ -47,13 +47,13 @@ _STANDARDS: tuple[list[str], ...] = ([], ["-std=c++20"])
 
 
 class SimxUnavailableError(ImportError):
-    """The device simx cannot be had here; the message says why and what to do."""
+    """The device simx cannot be used here; the message gives the reason and what to do."""
 
 
 def library() -> Path:
-    """Return the library, which is built where there is none yet; other processes wait for the one that builds.
+    """Return the library, and build it if it does not exist; other processes wait for that build.
 
-    Raises :class:`SimxUnavailableError` with the compiler's words where it cannot be built.
+    Raises :class:`SimxUnavailableError` with the compiler's output if the build fails.
     """
     folder = cache() / f"simx-{_fingerprint()}"
     built = folder / "simx.so"
@@ -71,14 +71,14 @@ def library() -> Path:
 
 
 def cache() -> Path:
-    """Return the folder that libraries are kept in: TORCH_EXTENSIONS_DIR, else a folder of the user's cache."""
+    """Return the folder of built libraries: TORCH_EXTENSIONS_DIR, else a folder of the user's cache."""
     if named := os.environ.get("TORCH_EXTENSIONS_DIR"):
         return Path(named)
     return cache_folder()
 
 
 def _fingerprint() -> str:
-    """Return a name for all that the library depends on: a change of any of it builds anew."""
+    """Return a hash of everything that the library depends on: any change builds a new one."""
     digest = hashlib.sha256()
     for part in (torch.__version__, platform.platform(), os.environ.get("CXX", ""), os.environ.get("CXXFLAGS", "")):
         digest.update(f"{part}\n".encode())
@@ -133,17 +133,17 @@ def _why(output: str) -> str:
 NAME = "simx"
 
 #: Autograd's thread of a device needs the interpreter for a moment after a backward has returned. A process that ends
-#: within that moment aborts (seen in 16 of 25 short scripts on a busy machine, and in none with this wait at the end).
+#: within that moment aborts: 16 of 25 short scripts did on a busy machine, and none did with this wait at the end.
 _LAST_MOMENT = 0.1  # seconds
 
 _options: dict[str, str] = {}
 
 
 def load() -> None:
-    """Build the library where it is not built yet, and make ``simx`` a device of this process, with SIMX_ options.
+    """Build the library if necessary, and make ``simx`` a device of this process with the SIMX_ options.
 
-    Does nothing where that is done, and in the process that builds. Raises :class:`SimxUnavailableError` where there is
-    no compiler, or where the process has another device of this kind, and ``ValueError`` for an option that is none.
+    Does nothing if that is done, and in the process that builds. Raises :class:`SimxUnavailableError` if there is no
+    compiler, or if the process has another device of this kind, and ``ValueError`` for an unknown option.
     """
     if os.environ.get(_BUILDS):
         return
@@ -165,9 +165,9 @@ def load() -> None:
 
 
 def configure(**options: str | int) -> None:
-    """Set all options of the device anew, those not named to none, and count its operations from 0 again.
+    """Set all options of the device, clear those not named, and count its operations from 0 again.
 
-    The number of devices stays unless it is named. Raises ``ValueError`` for an option that is none.
+    The number of devices stays unless it is named. Raises ``ValueError`` for an unknown option.
     """
     wanted = from_arguments({"devices": _options.get("devices", "2"), **options})
     torch.ops.simx.configure(wanted)
@@ -177,9 +177,9 @@ def configure(**options: str | int) -> None:
 
 @contextlib.contextmanager
 def inject(**options: str | int) -> Iterator[None]:
-    """Set some options for a while, with what is set already; operations count from 0 at both ends.
+    """Set some options temporarily, in addition to the current ones; operations count from 0 at both ends.
 
-    Raises ``ValueError`` for an option that is none, and for ``devices``, which is fixed once loaded.
+    Raises ``ValueError`` for an unknown option, and for ``devices``, which is fixed once loaded.
     """
     if "devices" in options:
         msg = f"simx has {_options['devices']} devices in this process; set SIMX_DEVICES before it is loaded"

@@ -1,4 +1,4 @@
-"""What simx can be asked for, by the environment or by :func:`~gradconform.plugins.devices.simx.inject`."""
+"""The options of simx, from the environment or :func:`~gradconform.plugins.devices.simx.inject`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DTYPES = frozenset(
     | {"int64", "int32", "int16", "int8", "uint8", "bool"}
 )
 _WRONG = ("index", "transpose", "stale")
-#: What torch composes on a CPU and asks an accelerator for as a whole; simx has a kernel for each.
+#: Operations that torch composes on a CPU, and calls as a whole on an accelerator; simx has a kernel for each.
 _OWN_KERNELS = frozenset(
     {
         "aten::_copy_from",
@@ -35,7 +35,7 @@ _OWN_KERNELS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: what its value looks like, what it does, and what is wrong with a value (None: nothing)."""
+    """One option: an example value, its effect, and a function that returns the problem of a value, or None."""
 
     example: str
     meaning: str
@@ -68,7 +68,7 @@ def _bytes(value: str) -> str | None:
 
 
 def _each(complaint: Callable[[str], str | None]) -> Callable[[str], str | None]:
-    """Return what is wrong with the first value of several that something is wrong with; commas separate them."""
+    """Return a function that returns the problem of the first invalid value in a text with commas."""
     return lambda value: next(filter(None, map(complaint, value.split(","))), None)
 
 
@@ -77,7 +77,7 @@ def _dtype(name: str) -> str | None:
 
 
 def _operation(name: str) -> str | None:
-    """Return what is wrong with the name of an operation: it has to be one that reaches the device."""
+    """Return the problem of an operation's name, or None; the operation must reach the device."""
     namespace, colons, short = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), short, None) if colons and namespace and short else None
     if packet is None:
@@ -158,7 +158,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that SIMX_ variables set; raise ``ValueError`` for a name or value that is none."""
+    """Return the options of SIMX_ variables; raise ``ValueError`` for an unknown name or value."""
     given = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
     return {
         name.lower(): _checked(name.lower(), value, PREFIX + name) for name, value in sorted(given.items()) if value
@@ -166,7 +166,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_arguments(arguments: Mapping[str, str | int]) -> dict[str, str]:
-    """Return the options that Python sets, True and False for 1 and 0; raise ``ValueError`` as for the environment."""
+    """Return the options of Python arguments, with True as 1; raise ``ValueError`` as for the environment."""
     return {
         name: _checked(name, str(int(value)) if isinstance(value, int) else value, name)
         for name, value in arguments.items()

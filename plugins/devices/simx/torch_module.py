@@ -14,7 +14,7 @@ _initialized = True  # torch.utils.checkpoint keeps the generator's state only o
 
 
 def init() -> None:
-    """Do nothing: loading has done all."""
+    """Do nothing: loading already initialized the device."""
 
 
 def is_initialized() -> bool:
@@ -28,8 +28,8 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """Return how many indices there are."""
-    return int(torch.ops.simx.device_count())  # torch.accelerator asks this function
+    """Return the number of indices."""
+    return int(torch.ops.simx.device_count())  # torch.accelerator calls this function
 
 
 def current_device() -> int:
@@ -50,23 +50,23 @@ class device:  # noqa: N801 (as torch.cuda.device)
         self._before = -1
 
     def __enter__(self) -> None:
-        """Go to the device."""
+        """Make the device the current one."""
         self._before = current_device()
         if self._index >= 0:
             set_device(self._index)
 
     def __exit__(self, *_: object) -> None:
-        """Go back."""
+        """Restore the previous device."""
         set_device(self._before)
 
 
 def get_device_name(device: Any = None) -> str:
-    """Return what the device is called."""
+    """Return the name of the device."""
     return f"simulated accelerator {_index(device)}"
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait for the device, which never runs behind; raise where it is lost."""
+    """Wait for the device, which is always synchronous; raise if it is lost."""
     torch.accelerator.synchronize(_index(device))
 
 
@@ -103,27 +103,27 @@ def set_rng_state(state: Tensor, device: Any = None) -> None:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes that are in use."""
+    """Return the number of bytes in use."""
     return torch.accelerator.memory_allocated(_index(device))
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Return the most bytes that were in use at a time."""
+    """Return the largest number of bytes that were in use at once."""
     return torch.accelerator.max_memory_allocated(_index(device))
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Start the peak anew, at what is in use."""
+    """Reset the peak to the memory in use."""
     torch.accelerator.reset_peak_memory_stats(_index(device))
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Return the bytes that are free and those there are in all."""
+    """Return the free bytes and the total bytes."""
     return torch.accelerator.get_memory_info(_index(device))
 
 
 def empty_cache() -> None:
-    """Do nothing: what is freed is given back at once."""
+    """Do nothing: freed memory is returned at once."""
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -150,6 +150,6 @@ def _index(device: Any) -> int:
 
 
 def _as_int64(seed: int) -> int:
-    """Return the seed as the operator takes it: torch.manual_seed allows the range of an unsigned one."""
+    """Return the seed as a signed integer: torch.manual_seed allows the unsigned range."""
     wrap = 1 << 64
     return seed - wrap if seed >= wrap // 2 else seed
