@@ -1,6 +1,6 @@
-"""Defects that public issues report: a record of each, and the code at fault beside the mended version of it.
+"""Defects from public issues: a record of each, and the code at fault with its fixed version.
 
-``gradconform bench`` judges all of them by the kit's own commands. A record is data alone; nothing here imports torch
+``gradconform bench`` judges all of them by the kit's own commands. A record is only data; nothing here imports torch
 before a target is named.
 """
 

@@ -1,24 +1,26 @@
-"""What is known of one defect, and what the kit is expected to say of it."""
+"""The record of one defect, with the expected verdict of the kit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: What stands in a command for the target.
+#: The placeholder of the target in a command.
 TARGET = "TARGET"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """One defect that a public issue, or the pull request that mends it, reports.
+    """One defect from a public issue, or from the pull request that fixes it.
 
-    ``project`` and ``number`` say where; ``part`` names one of several that stand there. ``area`` is its class.
-    ``had`` and ``mended_in`` are the versions, commits or pull requests with and without it, ``seen`` is what a user
-    saw, ``fault`` what the code does wrong. ``command`` are the words of a command of the kit with :data:`TARGET` in
-    the place of ``broken`` or ``mended``. ``causes`` are the kinds of cause, or of finding where no cause can be told,
-    of which one has to be the one that most failed checks tell; they were written down before the kit was asked.
-    ``real`` says that ``broken`` is the project's own code; else both are the smallest rebuild, in our own words.
-    ``missed`` is why the kit does not find it, empty where it does, and ``otherwise`` why it tells another cause.
+    ``project`` and ``number`` are those of the issue; ``part`` names one of several defects in it. ``area`` is its
+    class. ``had`` and ``mended_in`` are the versions, commits or pull requests with and without it. ``seen`` is the
+    effect that a user saw, and ``fault`` is the mistake in the code. ``command`` are the words of a command of the kit,
+    with :data:`TARGET` for ``broken`` or ``mended``.
+
+    ``causes`` are kinds of cause, or of finding if no cause can be named. Most failed checks must report one of them;
+    they were written before the kit ran. ``real`` means that ``broken`` is the project's own code; else both versions
+    are the smallest rebuild. ``missed`` is the reason why the kit does not find it, empty if it does. ``otherwise`` is
+    the reason why it reports another cause.
     """
 
     project: str
@@ -45,7 +47,7 @@ class Defect:
 
     @property
     def link(self) -> str:
-        """Where it is reported; a pull request is found there as well."""
+        """The address of its issue or pull request."""
         return f"https://github.com/{self.project}/issues/{self.number}"
 
     def words(self, target: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ __all__ = ["DEFECTS", "by_id"]
 
 
 def by_id(defects: Iterable[Defect]) -> dict[str, Defect]:
-    """Return defects by their names; raise ``ValueError`` where two have one."""
+    """Return defects by their names; raise ``ValueError`` if two have the same name."""
     found: dict[str, Defect] = {}
     for defect in defects:
         if defect.id in found:

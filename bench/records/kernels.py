@@ -1,4 +1,4 @@
-"""Layers whose backward a library of kernels has, and stages that are run again."""
+"""Layers whose backward is in a kernel library, and recomputed stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What losses count over micro-batches, tokens and steps."""
+"""Losses with wrong counts over micro-batches, tokens and steps."""
 
 from __future__ import annotations
 

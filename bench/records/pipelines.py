@@ -1,4 +1,4 @@
-"""What pipelines send, tie and clip, and what tensor ranks share."""
+"""Wrong communication, tying and clipping in pipelines, and wrong sharing over tensor ranks."""
 
 from __future__ import annotations
 

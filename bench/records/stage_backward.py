@@ -1,4 +1,4 @@
-"""Stage backwards: torch's own as 2.13.0 has it, PiPPy's, and what earlier releases of torch did."""
+"""Stage backwards: torch 2.13.0's own, PiPPy's, and those of earlier releases of torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _CODE = "gradconform.bench.code.stage_backward"
 
 
 def _checks(*globs: str) -> tuple[str, ...]:
-    """Return the command on the stages that the report is of."""
+    """Return the command on the stages of the report."""
     return ("run", TARGET, "--no-isolation", "--checks", ",".join(globs))
 
 
-#: Torch's own code is judged as it is, and no release of it is mended.
+#: Torch's own code is judged unchanged, and no release of it is fixed.
 _of_torch = partial(
     Defect,
     project="pytorch/pytorch",

@@ -1,8 +1,8 @@
-"""What the kit found wrong in other projects, ready to be offered to them: a record of each, and a short test.
+"""Defects that the kit found in other projects, ready to be offered to them: a record of each, and a short test.
 
-A TOML file holds the records of one project, the folder of its name a test for each, in the style of the project's own
-suite and on the project alone. A test asks for what is right: it fails on the version that the record names, and passes
-once that is mended. Nothing here imports torch, and nothing is sent anywhere.
+A TOML file has the records of one project. The folder of its name has one test for each, in the style of the project's
+own suite, which uses only the project. A test checks for the right behaviour: it fails on the version in the record,
+and passes after a fix. Nothing here imports torch, and nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A confirmed defect as it can be offered to its project.
+    """A confirmed defect in the form that its project receives.
 
-    ``title`` and ``told`` are what the ``script`` that confirms it says, a path in the kit's repository. ``place`` is
-    where the cause is likely to be, ``mend`` the direction of a mend, ``fails`` how the test ends on ``version``.
-    ``since`` and ``mended`` are the releases that have brought it and mended it, in turn, where several were tried;
-    ``issues`` are public reports of it, or of what is near, by their numbers. ``suite`` is the folder of the project's
-    own tests that the test would go into, empty where that is not known, and ``run`` what runs it.
+    ``title`` and ``told`` describe what ``script`` confirms, a path in the kit's repository. ``place`` is the likely
+    location of the cause, ``mend`` the direction of a fix, and ``fails`` the test's outcome on ``version``. ``since``
+    and ``mended`` are the releases that introduced and fixed it, in turn, if several were tried. ``issues`` are the
+    numbers of public reports of it, or of similar defects. ``suite`` is the folder of the project's own tests for the
+    test, empty if unknown, and ``run`` is the command that runs it.
     """
 
     project: str
@@ -52,12 +52,12 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """What a user types, such as ``torch/view-output``."""
+        """The name that a user types, such as ``torch/view-output``."""
         return f"{self.project}/{self.key}"
 
     @property
     def stem(self) -> str:
-        """What its files are called."""
+        """The base name of its files."""
         return self.key.replace("-", "_")
 
     @property
@@ -67,18 +67,18 @@ class Offer:
 
     @property
     def releases(self) -> str:
-        """The releases that have it, in words; empty where one alone was tried."""
+        """The releases with the defect, as text; empty if only one was tried."""
         spans = zip_longest(self.since, self.mended)
         return ", and ".join(f"{since}, mended in {mended}" if mended else f"since {since}" for since, mended in spans)
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Where it, or what is near, is reported."""
+        """The addresses of reports of it, or of similar defects."""
         return tuple(f"https://github.com/{self.repository}/issues/{number}" for number in self.issues)
 
 
 def offers() -> dict[str, Offer]:
-    """Return every offer by its name, those of one project behind each other."""
+    """Return every offer by its name, grouped by project."""
     return {one.name: one for path in sorted(_HERE.glob("*.toml")) for one in _of_project(path)}
 
 
