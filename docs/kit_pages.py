@@ -1,7 +1,7 @@
 """Directives that write reference pages from the kit itself: its commands, their exit codes, the report's schema.
 
 ``{kit-commands}``, ``{kit-exit-codes}`` and ``{kit-schema}`` read the parsers of ``argparse``, ``gradconform.exits``
-and the JSON Schema of the package, so that no page can say anything else than they do.
+and the JSON Schema of the package, so that the pages always match them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from gradconform.cli.parsing import EXIT_CODES
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-#: How wide help is written, whoever builds the site.
+#: The width of the help, on every machine that builds the site.
 _COLUMNS = "100"
+
+_Subcommands = argparse._SubParsersAction  # noqa: SLF001 (argparse has no public name for it)
 
 _Rows = Iterable[tuple[str, list[nodes.Node]]]
 
@@ -51,8 +53,8 @@ def _terms(rows: _Rows) -> list[nodes.Node]:
 
 def commands(one: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield every command below a parser, by what is typed for it."""
-    for action in one._actions:  # noqa: SLF001 (argparse has no other way to its subcommands)
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 (as above)
+    for action in one._actions:  # noqa: SLF001 (argparse lists its arguments and subcommands nowhere else)
+        if isinstance(action, _Subcommands):
             for name, below in action.choices.items():
                 yield f"{one.prog} {name}", below
                 yield from commands(below)
@@ -60,10 +62,11 @@ def commands(one: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argum
 
 def options(one: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     """Yield each argument of a command as it is typed, with its help."""
-    formatter = one._get_formatter()  # noqa: SLF001 (what writes the help, and alone knows the defaults)
-    for action in one._actions:  # noqa: SLF001 (as above)
-        if not isinstance(action, argparse._SubParsersAction) and action.help != argparse.SUPPRESS:  # noqa: SLF001
-            yield formatter._format_action_invocation(action), formatter._expand_help(action)  # noqa: SLF001
+    formatter = one._get_formatter()  # noqa: SLF001 (only the parser's formatter writes defaults into the help)
+    typed, helped = formatter._format_action_invocation, formatter._expand_help  # noqa: SLF001 (as above)
+    for action in one._actions:  # noqa: SLF001 (argparse lists its arguments nowhere else)
+        if not isinstance(action, _Subcommands) and action.help != argparse.SUPPRESS:
+            yield typed(action), helped(action)
 
 
 class Commands(SphinxDirective):
