@@ -1,4 +1,4 @@
-"""For all tests: pytest's own fixture for testing plugins, and the schema that every report has to meet."""
+"""Fixtures and hooks of all tests: pytest's fixture for testing plugins, and the schema that every report must meet."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ _ASKED_FOR = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Watch each test: what is stuck ends, which a limit on time cannot tell from what is slow."""
+    """Watch each test: a stuck one ends, and a slow one continues, which a time limit cannot distinguish."""
     with stuck.watched():
         return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
-    """Compute what the tests of a file share in one worker, and hand out all others one by one."""
+    """Run the tests of a file with shared fixtures in one worker, and distribute all others one by one."""
     return Together(config, log)
 
 
 @pytest.fixture
 def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """Let an hour pass at once for who waits for a worker, where there is a file, and hurry nobody before that."""
+    """Simulate an hour's wait for a worker if a file exists, and wait normally before that."""
 
     def tell(file: Path) -> None:
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * file.exists(), sleep=time.sleep)
@@ -74,7 +74,7 @@ def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow and nightly tests, counted and told, where neither -m nor their own id names them."""
+    """Skip slow and nightly tests with a reason, unless -m or their id selects them."""
     mark_long_tests(LONG_TESTS, items)
     for item in items:
         mark = next((name for name in _ASKED_FOR if item.get_closest_marker(name)), None)
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:
-    """Tell whether an argument of pytest is the id of a test, or of that without its parameters."""
+    """Return whether an argument of pytest is the test's id, with or without its parameters."""
     own = item.nodeid.partition("::")[2]
     ids = [argument.partition("::") for argument in arguments]
     return any(
@@ -93,7 +93,7 @@ def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep which checks failed last in a folder of the tests, not in the user's; build simx once for all workers."""
+    """Use the tests' own cache folder instead of the user's; build simx once for all workers."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if hasattr(request.config, "workerinput") else base
     with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +106,7 @@ def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory, request: pyte
 
 @pytest.fixture(autouse=True)
 def _lines_are_as_wide_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make what is printed independent of the terminal that the tests are run in, if any."""
+    """Make the output independent of the terminal, if any, in which the tests run."""
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -115,7 +115,7 @@ _VALIDATOR = Draft202012Validator(schema())
 
 @pytest.fixture(autouse=True)
 def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold each report that a test makes in this process against the published schema."""
+    """Check each report of this process against the published schema."""
     to_json = Report.to_json
 
     def held(report: Report) -> str:
@@ -128,7 +128,7 @@ def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_test_changes_how_float32_is_computed() -> Iterator[None]:
-    """Hold each test to put back the precisions that it sets: a run begun under others cannot be gone on with."""
+    """Require each test to restore the precisions that it sets: a run that began with others cannot be resumed."""
     before = {path: precision(path) for path in PRECISIONS}
     yield
     assert {path: precision(path) for path in PRECISIONS} == before
@@ -138,7 +138,7 @@ def _no_test_changes_how_float32_is_computed() -> Iterator[None]:
 def contract_of(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Iterable[Check]], None]]:
-    """Make the contract one of some checks alone, with a file for each version that one of them came with."""
+    """Replace the contract by one of some checks, with a file for each version that introduced one."""
 
     def make(checks: Iterable[Check]) -> None:
         monkeypatch.setattr(areas, "CHECKS", {check.id: check for check in checks})

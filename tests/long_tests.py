@@ -1,4 +1,4 @@
-"""Which tests README's test command leaves out because they take long: those that `long_tests.toml` names."""
+"""The long tests, which README's test command skips: `long_tests.toml` names them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: The ids of each mark's tests, without "tests/". An id without parameters stands for all parameters of the test.
+#: The ids of each mark's tests, without "tests/". An id without parameters means all parameters of the test.
 LONG_TESTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def mark_long_tests(names_of: Mapping[str, Iterable[str]], items: Iterable[pytest.Item]) -> None:
-    """Add to each test the marks whose list names it."""
+    """Add to each test the marks of the lists that name it."""
     marks = {name: mark for mark, names in names_of.items() for name in names}
     for item in items:
         own = item.nodeid.removeprefix("tests/")

@@ -1,4 +1,4 @@
-"""Ends a session that is stuck, not one that is slow: nothing that a test runs has used a processor for minutes."""
+"""Ends a stuck session but not a slow one: no process of a test has used a processor for minutes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 #: A session is stuck after so long, in seconds; it is looked at so often.
 QUIET_S, STEP_S = 300.0, 15.0
 
-#: Whoever polls uses less of a core than this, and whoever works more.
+#: The share of a core: a polling process uses less, and a working one more.
 _BUSY = 0.03
 
 
 def used() -> float:
-    """Return the processor time of this process and all below it, in seconds, of those that have ended as well."""
+    """Return the processor time in seconds of this process and its descendants, including those that ended."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = sum(os.times()[:4])
     for process in _below(os.getpid()):
@@ -43,16 +43,16 @@ def _below(process: int) -> Iterator[int]:
 
 
 class Watch(threading.Thread):
-    """Looks at what this process and those below it use, and ends it with every stack where that is nothing."""
+    """A thread that watches this process and its descendants, and ends it with every stack if they use no processor."""
 
     def __init__(self, quiet_s: float = QUIET_S, step_s: float = STEP_S) -> None:
-        """Make the thread; it ends with the process, and looks only while a test is ``at_work``."""
+        """Create the thread; it ends with the process, and watches only while a test is ``at_work``."""
         super().__init__(name="watch", daemon=True)
         self._quiet_s, self._step_s = quiet_s, step_s
         self.at_work = False
 
     def run(self) -> None:
-        """Look until the process ends."""
+        """Watch until the process ends."""
         last, quiet = used(), 0.0  # counted in steps: a machine that was asleep has used nothing either
         while True:
             time.sleep(self._step_s)
@@ -73,7 +73,7 @@ WATCH = Watch()
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Watch what is done in here, where the system tells what processes use."""
+    """Watch the enclosed code, if the system reports the processor time of processes."""
     if not WATCH.is_alive() and Path("/proc/self/stat").is_file():
         WATCH.start()
     WATCH.at_work = True

@@ -1,6 +1,6 @@
-"""Which tests one worker runs: those of a file whose tests share what is computed once for it.
+"""The distribution of tests to workers: tests of a file with shared fixtures run in one worker.
 
-Spread over the workers, as xdist does it, a hundred faults of a training step would be run by each of them.
+With xdist's own distribution, each worker would run a hundred faults of a training step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 class Together(LoadScopeScheduling):
-    """Hands out one test at a time, but a file as a whole where its tests share; these come first."""
+    """A scheduler that distributes single tests, but whole files with shared fixtures; these are first."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -23,7 +23,7 @@ class Together(LoadScopeScheduling):
 
 @cache
 def shares(file: str) -> bool:
-    """Tell whether a file of tests, or the conftest beside it, has a fixture of the whole module."""
+    """Return whether a test file, or its conftest, has a module-wide fixture."""
     path = _ROOT / file
     return any(
         'scope="module"' in one.read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ def plain_output_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """The command, run in this process, its checks as well: a worker process would import torch for every test."""
+    """The command, run in this process with its checks: a worker process would import torch for every test."""
 
     def run(*arguments: str) -> Outcome:
         capsys.readouterr()
@@ -57,7 +57,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Callable[..., Outcome]:
-    """The command, run in a process of its own, in an empty folder."""
+    """The command, run in a separate process in an empty folder."""
 
     def run(*arguments: str, **variables: str) -> Outcome:
         done = subprocess.run(
@@ -76,7 +76,7 @@ def process(tmp_path: Path) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def target_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Write a target's source into the current folder, which is an empty one."""
+    """Write a target's source into the current folder, which is empty."""
     monkeypatch.chdir(tmp_path)
 
     def write(source: str = FULL_ONLY, name: str = "backward.py") -> Path:

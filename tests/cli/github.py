@@ -1,7 +1,7 @@
-"""As much of GitHub Actions as the workflow that ``gradconform init`` writes needs, so that it runs whole and offline.
+"""A simulation of GitHub Actions that runs the workflow of ``gradconform init`` whole and offline.
 
-Jobs, steps, matrices, ``if``, outputs, summaries, artifacts and caches with their scopes are those of GitHub's
-documentation; what is not known here is an error. pip only says what it would install.
+Jobs, steps, matrices, ``if``, outputs, summaries, artifacts and caches with their scopes follow GitHub's documentation.
+Anything unknown is an error. pip only prints what it would install.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OFFLINE = {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CH
 
 @dataclass
 class Job:
-    """A job that has run: what became of each step, by its name, or its action where it has none."""
+    """A finished job: the outcome of each step, by its name, or by its action."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
@@ -32,13 +32,13 @@ class Job:
 
     @property
     def failed(self) -> list[str]:
-        """The steps that make the job red."""
+        """The steps that fail the job."""
         return [name for name, outcome in self.outcomes.items() if outcome == "failure"]
 
 
 @dataclass
 class GitHub:
-    """A repository there, and what is kept between its runs."""
+    """A repository, with the files kept between its runs."""
 
     repository: Path
     folder: Path
@@ -46,7 +46,7 @@ class GitHub:
     caches: list[tuple[str, str, Path]] = field(default_factory=list)
 
     def run(self, workflow: Mapping[str, Any], event: str, branch: str) -> dict[str, Job]:
-        """Run a workflow for what happened to a branch; return its jobs by name, those of a matrix with its value."""
+        """Run a workflow for an event on a branch; return its jobs by name, those of a matrix with its value."""
         self.runs += 1
         jobs: dict[str, Job] = {}
         for name, job in workflow["jobs"].items():
@@ -70,7 +70,7 @@ class GitHub:
 class _Runner:
     """The machine of one job."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 (what a machine is told)
+    def __init__(  # noqa: PLR0913, PLR0917 (the settings of a machine)
         self, hub: GitHub, workflow: Mapping[str, Any], event: str, branch: str, matrix: Mapping[str, Any], folder: Path
     ) -> None:
         self.hub, self.workflow, self.folder = hub, workflow, folder
@@ -137,7 +137,7 @@ class _Runner:
         return ("failure" if done.returncode else "success"), outputs
 
     def holds(self, condition: str | None, *, failed: bool) -> bool:
-        """Tell whether a step or a job runs: without a word on the state before, only where that is green."""
+        """Return whether a step or a job runs: without a condition on earlier results, only if these are green."""
         text = str(condition or "success()").strip()
         text = text.removeprefix("${{").removesuffix("}}")
         if not re.search(r"\b(always|cancelled|failure|success)\(\)", text):
@@ -190,7 +190,9 @@ class _Runner:
         return given["path"] == "~/.cache/pip" and re.search(r"-Linux-3\.\d+-20\d\d-\d\d$", given["key"]) is not None
 
     def restore(self, given: Mapping[str, str]) -> bool:
-        """Copy what a key names, or the newest that another begins; a branch sees its own caches and the main one's."""
+        """Copy the files of a key, or the newest with another key's beginning; a branch sees its own and the main
+        branch's caches.
+        """
         seen = [
             one for one in reversed(self.hub.caches) if one[0] in {self.github["ref"], f"refs/heads/{DEFAULT_BRANCH}"}
         ]

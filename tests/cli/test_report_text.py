@@ -165,8 +165,11 @@ def test_a_check_stands_with_every_cause_that_it_shows_and_with_its_findings_alo
     found = by_cause([both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"), both("a.b.e", "missing")])
     assert [(group.text, list(group.checks)) for group in found] == [
         ("after W, a parameter gradient has a wrong value; likely cause: it is mismatch", ["a.b.c", "a.b.d"]),
-        ("after W, a parameter gradient is None (plain autograd: a tensor); likely cause: it is missing", ["a.b.c", "a.b.e"]),
-    ]  # fmt: skip
+        (
+            "after W, a parameter gradient is None (plain autograd: a tensor); likely cause: it is missing",
+            ["a.b.c", "a.b.e"],
+        ),
+    ]
     assert [[finding["kind"] for finding in group.results[0].findings] for group in found] == [
         ["mismatch"],
         ["missing"],

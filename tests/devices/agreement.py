@@ -1,4 +1,4 @@
-"""When two runs on devices say the same of a check, though not every number in it can be the same bits."""
+"""Compares the results of two runs on devices, whose numbers may differ in some bits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-#: The last bits of a product hang on where its operands lie in memory, and the peak of the memory on when the device's
-#: thread lets go of a graph while torch's split is at its next pass: these are of one size, and not the same bits.
+#: Numbers of similar size with different bits. The last bits of a product depend on the addresses of its operands. The
+#: peak of memory depends on when the device's thread frees a graph during the next pass of torch's split.
 MEASURED = ("headroom", "error", "bound", "oracle_spread", "peak")
-#: What follows from the last bits, and what plain autograd had at its peak, whose graphs that thread may hold longer.
+#: Values that depend on the last bits, and plain autograd's peak, because that thread may keep its graphs longer.
 FOLLOWS = ("bit_equal", "repeats_bit_equal", "plain_autograd", "undeferred")
 
 
 def agrees(one: Any, other: Any) -> bool:
-    """Tell whether two runs say the same of a check: every word, index, action and count, and numbers of one size."""
+    """Return whether two runs agree on a check: same words, indices, actions and counts, and similar numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         return not differences(one, other)
     if isinstance(one, list) and isinstance(other, list):
@@ -24,7 +24,7 @@ def agrees(one: Any, other: Any) -> bool:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return what two runs do not say alike of a check, by field; one that a run lacks is not said alike."""
+    """Return the fields in which two runs differ on a check; a missing field differs."""
     return {
         name: (one.get(name), other.get(name))
         for name in one.keys() | other.keys()

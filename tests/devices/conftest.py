@@ -1,4 +1,4 @@
-"""The device that docs/devices.md writes in one file, and the command in a process of its own."""
+"""The device of docs/devices.md in one file, and the command in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def documented() -> Callable[[str], list[str]]:
-    """Returns the Python blocks of docs/devices.md that are marked ``<!-- test: LABEL -->``."""
+    """Return the Python blocks of docs/devices.md with the mark ``<!-- test: LABEL -->``."""
 
     def blocks(label: str) -> list[str]:
         text = DOCS.read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def abacus(tmp_path: Path, documented: Callable[[str], list[str]]) -> Path:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Process:
-    """A module's command line, run in a process of its own in ``tmp_path``."""
+    """A module's command line, run in a separate process in ``tmp_path``."""
 
     def run(module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}

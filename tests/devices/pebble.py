@@ -1,4 +1,4 @@
-"""The device ``pebble``: a wrapper subclass, as tensors of out-of-tree devices without storage are.
+"""The device ``pebble``: a wrapper subclass, like the tensors of out-of-tree devices without storage.
 
 A tensor of it has sizes, strides and a dtype, and no address: ``data_ptr()`` returns 0 or raises, by the release of
 torch. The values are in a CPU tensor that it holds. Importing this module makes the device known to torch.
@@ -56,7 +56,7 @@ class Pebble(Tensor):
 
 
 def _is_seen() -> bool:
-    """Tell whether a mode sees the operation that is called."""
+    """Return whether a mode sees the called operation."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -66,7 +66,7 @@ def _is_seen() -> bool:
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operation on the hosts of its arguments; refuse what mixes them with tensors on the CPU."""
+    """Run an operation on the CPU tensors of its arguments; raise if device and CPU tensors are mixed."""
     if "PEBBLE_CRASHES_IF_SEEN" in os.environ and _is_seen():
         os.abort()
     hosts: dict[int, Pebble] = {}
@@ -120,7 +120,7 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 def _copy_from(source: Tensor, destination: Tensor, *_: Any) -> Tensor:
-    """Copy from or to the device, as ``torch.tensor(values, device="pebble")`` asks below autograd."""
+    """Copy from or to the device, below autograd, for ``torch.tensor(values, device="pebble")``."""
     (destination.host if isinstance(destination, Pebble) else destination).copy_(
         source.host if isinstance(source, Pebble) else source
     )

@@ -1,4 +1,4 @@
-"""Wrong kernels, put in the place of torch's own on the CPU or another device for the time of a test."""
+"""Wrong kernels, which temporarily replace torch's own on the CPU or another device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def planted(name: str, kernel: Callable[..., Any], key: str = "CPU") -> Iterator[None]:
-    """Let ``aten::name`` be ``kernel`` meanwhile on the devices of a dispatch key."""
+    """Replace ``aten::name`` by ``kernel`` in a context, on the devices of a dispatch key."""
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
@@ -25,22 +25,22 @@ def planted(name: str, kernel: Callable[..., Any], key: str = "CPU") -> Iterator
 
 
 def as_if_contiguous(tensor: Tensor) -> Tensor:
-    """Return what a kernel sees that ignores the strides of a tensor."""
+    """Return a tensor's values as read by a kernel that ignores strides."""
     contiguous = torch.empty(tensor.shape, device="meta").stride()
     return tensor.as_strided(tensor.shape, contiguous, tensor.storage_offset())
 
 
 def tanh_backward_ignoring_strides(grad: Tensor, output: Tensor) -> Tensor:
-    """Return tanh's gradient for a gradient whose strides are ignored."""
+    """Return tanh's gradient, computed with the strides of the output gradient ignored."""
     return as_if_contiguous(grad) * (1 - output * output)
 
 
 def tanh_backward_too_large(grad: Tensor, output: Tensor) -> Tensor:
-    """Return a gradient of tanh that is an eighth too large."""
+    """Return a gradient of tanh that is 12.5 % too large."""
     return grad * (1 - output * output) * 1.125
 
 
 def tanh_backward_mixing_rows(grad: Tensor, output: Tensor) -> Tensor:
-    """Return a gradient of tanh whose rows are added to those of their neighbours."""
+    """Return a gradient of tanh with each row added to its neighbour."""
     right = grad * (1 - output * output)
     return right + 0.25 * right.roll(1, 0) if right.dim() else right

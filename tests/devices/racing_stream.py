@@ -1,4 +1,4 @@
-"""A target: the weight gradients of the right split, issued on a stream of their own for which nothing waits."""
+"""A target: the weight gradients of the right split on a side stream, for which nothing waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stage_backward_weight(
     param_groups: list[dict[str, Any]],
     retain_graph: bool = False,  # noqa: FBT001, FBT002 (torch's)
 ) -> Any:
-    """Do all weight gradients again on the side stream, as engines that keep products in a store do."""
+    """Compute all weight gradients on the side stream, like engines that keep products in a store."""
     several = list(weights)
     before = [None if weight.grad is None else weight.grad.clone() for weight in several]
     found = split.stage_backward_weight(iter(several), param_groups, retain_graph)

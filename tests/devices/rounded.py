@@ -1,4 +1,4 @@
-"""A CPU whose float32 is less precise, as an accelerator's may be: for tests of the numeric profile."""
+"""A CPU with less precise float32, like some accelerators, for tests of the numeric profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tf32(tensor: Tensor) -> Tensor:
 
 
 class Tf32(TorchDispatchMode):
-    """Rounds the factors of float32 convolutions to TF32 while torch's switch for cuDNN is on."""
+    """A mode that rounds the factors of float32 convolutions to TF32 while torch's switch for cuDNN is on."""
 
     def __init__(self, parts: tuple[str, ...] = CONVOLUTIONS, planted: float = 0.0, *, rounds: bool = True) -> None:
         super().__init__()

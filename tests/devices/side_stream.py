@@ -1,4 +1,4 @@
-"""A target: the right split backward, issued on a stream of its own and handed over as torch asks for it."""
+"""A target: the right split backward on a side stream, synchronized as torch requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device plugin with a planted bug: the backend that ``PLANTED_IN`` names, its ``gelu_backward`` replaced."""
+"""A device plugin with a planted bug: it replaces ``gelu_backward`` of the backend in ``PLANTED_IN``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 def _wrong(grad: Tensor, values: Tensor, *, approximate: str = "none") -> Tensor:
-    """Return a gradient that is a quarter too large."""
+    """Return a gradient that is 25 % too large."""
     found: Tensor = _RIGHT(grad, values, approximate=approximate)
     return found * 1.25
 

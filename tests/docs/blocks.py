@@ -1,11 +1,19 @@
-"""The blocks of the pages, and what the comments above them say of how each is run.
+"""The blocks of the pages, and the comments above them that define how each is run.
 
-``<!-- test: WORDS -->`` above a block says: ``file PATH`` (it is written there), ``last PATH`` (it takes the place of
-the last line there), ``exit N ...`` (a line may end so; 0 otherwise), ``pytest`` (it is a file of tests), ``apart``
-(it is run in a copy of the folder), ``compiles`` (no more than that), ``no: REASON`` (it is not run here), ``untyped:
-REASON`` (its types are not checked), ``output`` (what the block before it prints, with an ``…`` for what is left out).
-A block that prints is followed by its output; one of commands that print nothing on standard output says ``silent``.
-One without is run as it is.
+``<!-- test: WORDS -->`` above a block has these words:
+
+- ``file PATH``: the block is written there.
+- ``last PATH``: the block replaces the last line there.
+- ``exit N ...``: the allowed exit codes; 0 otherwise.
+- ``pytest``: the block is a test file.
+- ``apart``: the block runs in a copy of the folder.
+- ``compiles``: the block is only compiled.
+- ``no: REASON``: the block is not run here.
+- ``untyped: REASON``: the types of the block are not checked.
+- ``output``: the output of the previous block, with an ``…`` for omitted text.
+
+A block that prints is followed by its output. If its commands print nothing on standard output, it has ``silent``. A
+block without a comment is run unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.DOTALL | 
 
 @dataclass(frozen=True)
 class Block:
-    """One block of a page: its language, its text, and what is said above it."""
+    """One block of a page: its language, its text, and the words above it."""
 
     page: str
     language: str
@@ -30,30 +38,30 @@ class Block:
     told: tuple[str, ...]
 
     def said(self, word: str) -> str | None:
-        """Return what stands behind a word above the block, None where it is not there."""
+        """Return the text after a word above the block, None if the word is missing."""
         found = [one.removeprefix(word).strip() for one in self.told if one.split()[0] == word]
         return found[0] if found else None
 
     @property
     def reason(self) -> str | None:
-        """Why it is not run here, None where it is."""
+        """The reason why it is not run here, None if it is."""
         if any("executes the next block" in one for one in self.told):
             return ".ci/run executes it"
         return self.said("no:")
 
     @property
     def exits(self) -> set[int]:
-        """How a line of it may end."""
+        """The allowed exit codes of a line."""
         return {int(code) for code in (self.said("exit") or "0").split()}
 
     def lines(self) -> Iterator[str]:
-        """Yield its commands, with what goes on in the next line."""
+        """Yield its commands, each with its continuation lines."""
         for line in self.text.replace("\\\n", " ").splitlines():
             if line.strip() and not line.startswith("#"):
                 yield line
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the words of its commands, without comments and without what the shell does with them."""
+        """Yield the words of its commands, without comments and shell operators."""
         for line in self.lines():
             command: list[str] = []
             for word in [*shlex.split(line, comments=True), "&&"]:
@@ -65,13 +73,13 @@ class Block:
 
 
 def shows(told: str, printed: str) -> bool:
-    """Tell whether a page shows what was printed: the same words, whatever numbers and profile; ``…`` is any text."""
+    """Return whether a page shows the printed words, with any numbers and profile; ``…`` is any text."""
     parts = [re.escape(part.strip("\n")) for part in _unnumbered(told).split("…")]
     return re.search(r"[^\0]*?".join(parts), _unnumbered(printed)) is not None
 
 
 def _unnumbered(text: str) -> str:
-    """Return a text with one letter for each number and profile and one space for each gap, and no lines of signs.
+    """Return a text with one letter per number and profile, one space per gap, and without lines of signs.
 
     They differ between machines, and the tests run a quicker profile than the page.
     """

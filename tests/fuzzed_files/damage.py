@@ -1,7 +1,6 @@
-"""What a file can come to be by a careless edit, an unlucky merge, a full disk, another version, or an enemy.
+"""Damages of a file: by a careless edit, a bad merge, a full disk, another version, or an attacker.
 
-Each strategy takes the values that a valid file holds and damages them where they stand, so that the file still looks
-like one of its kind and whoever reads it gets far.
+Each strategy damages the values of a valid file in place. The file keeps its form, so that its reader gets far.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Raw:
-    """Text that stands for a value as it is."""
+    """Text that is written as a value without quotes."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """An object that may have a key twice."""
+    """An object that may contain a key twice."""
 
     items: tuple[tuple[str, Values], ...]
 
@@ -79,11 +78,11 @@ def places_in(values: Values) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, values: Values) -> Values:
-    """Return a copy of JSON values with one to three things done to it."""
+    """Return a copy of JSON values with one to three damages."""
     root = [copy.deepcopy(values)]
     for _ in range(draw(st.integers(1, 3))):
         places = [*places_in(root)]
-        # A report has far more results than anything else: what stands above them is met as often.
+        # A report has many more results than other values: half of the damages are above them.
         high = [place for place in places if place[0] is root or place[0] is root[0]]
         within, key = draw(st.sampled_from(draw(st.sampled_from([high, places]))))
         _ACTS[draw(st.sampled_from(sorted(_ACTS)))](draw, places, within, key)
@@ -108,7 +107,7 @@ def _double(_: st.DrawFn, __: Any, within: Any, key: Any) -> None:
 
 
 def _twice(draw: st.DrawFn, _: Any, within: Any, key: Any) -> None:
-    """Give an object one of its keys twice."""
+    """Repeat one key of an object."""
     held = within[key]
     if isinstance(held, dict) and held:
         name = draw(st.sampled_from(sorted(held)))
@@ -116,7 +115,7 @@ def _twice(draw: st.DrawFn, _: Any, within: Any, key: Any) -> None:
 
 
 def _exchange(draw: st.DrawFn, places: Any, within: Any, key: Any) -> None:
-    """Let a value stand where another one stood."""
+    """Replace a value by another one of the file."""
     other, other_key = draw(st.sampled_from(places))
     within[key] = copy.deepcopy(other[other_key])
 
@@ -139,7 +138,7 @@ _ACTS: Mapping[str, Callable[[st.DrawFn, Any, Any, Any], None]] = {
 
 
 def json_text(values: Values) -> str:
-    """Return values as JSON, or as what somebody takes for it."""
+    """Return values as JSON, or as almost JSON."""
     if isinstance(values, Raw):
         return values.text
     if isinstance(values, (dict, Pairs)):
@@ -156,7 +155,7 @@ def ndjson_text(values: Values) -> str:
 
 
 def toml_text(values: Values) -> str:
-    """Return tables as TOML; what a text is to JSON it is to TOML as well, and a date is written as it is."""
+    """Return tables as TOML; texts are written as in JSON, and dates without quotes."""
     if not isinstance(values, dict):
         return _toml(values)
     lines = []
@@ -199,7 +198,7 @@ def csv_text(rows: Values) -> str:
 
 @st.composite
 def spoiled(draw: st.DrawFn, held: bytes) -> bytes:
-    """Return bytes of which mostly nothing, sometimes a few or the end are others."""
+    """Return bytes that are mostly unchanged, sometimes with a few other bytes or another end."""
     act = draw(st.sampled_from(["nothing", "nothing", "nothing", "cut", "insert", "overwrite", "double"]))
     if act == "nothing" or not held:
         return held
@@ -215,7 +214,7 @@ def spoiled(draw: st.DrawFn, held: bytes) -> bytes:
 
 
 def texts(values: Values, as_text: Callable[[Values], str]) -> st.SearchStrategy[bytes]:
-    """Return files that hold such values, damaged."""
+    """Return damaged files of such values."""
     found = damaged(values).map(lambda one: as_text(one).encode("utf-8", "surrogatepass"))
     return found.flatmap(spoiled)
 
@@ -263,7 +262,7 @@ def _entry_act(draw: st.DrawFn, entries: list[tuple[str, bytes]]) -> None:
 
 
 def archive(entries: Sequence[tuple[str, bytes]], mode: int = 0o100644) -> bytes:
-    """Return a zip archive of such entries; the last of them has the mode."""
+    """Return a zip archive of the entries; the last one gets the mode."""
     out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # names that are there twice
@@ -278,7 +277,7 @@ def archive(entries: Sequence[tuple[str, bytes]], mode: int = 0o100644) -> bytes
 
 
 def _lying(draw: st.DrawFn, held: bytes) -> bytes:
-    """Return an archive in whose list of files, or whose heads of them, some numbers are others."""
+    """Return an archive with wrong numbers in its list of files or in the files' headers."""
     found = bytearray(held)
     signs = [b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"]
     for _ in range(draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""New virtual environments that see this one's dependencies, but neither this checkout nor this install of it."""
+"""New virtual environments with this one's dependencies, but without this checkout or its installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = (".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text(en
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, and an empty folder from which its commands are run."""
+    """A virtual environment, and an empty folder in which its commands run."""
 
     scripts: Path
     empty: Path
@@ -40,17 +40,17 @@ class Environment:
         )
 
     def install(self, *arguments: str) -> None:
-        """Install with pip, without dependencies: those of the outer environment are there."""
+        """Install with pip, without dependencies, which the outer environment has."""
         done = self.run("python", "-m", "pip", "install", "--quiet", "--no-deps", *arguments)
         assert done.returncode == 0, done.stdout
 
 
 def new_environment(folder: Path) -> Environment:
-    """Make an environment whose site-packages link to this one's, all but gradconform."""
+    """Create an environment whose site-packages link to this one's, except gradconform."""
     venv.create(folder / "venv", with_pip=True)
     links = folder / "dependencies"
     links.mkdir()
-    # Where this environment stands upon another one, by a .pth file, both are on the path; the first has precedence.
+    # If a .pth file adds another environment to this one, both are on the path; the first has precedence.
     sites = [Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"}]
     for entry in (one for site in sites for one in site.iterdir()):
         ours = entry.name.startswith(("gradconform", "__editable__", "pip", "setuptools", "__pycache__"))
@@ -64,14 +64,14 @@ def new_environment(folder: Path) -> Environment:
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
-    """Copy what is in the repository: a build leaves files behind, and finds those that another has left."""
+    """Copy the repository's files: a build creates files, and uses those of an earlier build."""
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*_OWN))
     return folder
 
 
 @dataclass(frozen=True)
 class Release:
-    """What is uploaded, and what it was made of; the wheel is built from the sdist."""
+    """The uploaded files and their sources; the wheel is built from the sdist."""
 
     source: Path
     sdist: Path

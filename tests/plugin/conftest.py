@@ -14,9 +14,9 @@ Judge = Callable[..., pytest.RunResult]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give ``processes``, the ways to run that have to make no difference.
+    """Parametrise ``processes``, the ways to run, whose results must not differ.
 
-    Two processes are asked in CI for what they could tell apart, and one not: a module says so by ``IN_TWO = True``.
+    A module with ``IN_TWO = True`` runs with two processes in CI, because they could differ; others run with one.
     """
     if "processes" in metafunc.fixturenames:
         apart = getattr(metafunc.module, "IN_TWO", False)
@@ -26,14 +26,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the options of the outer run away from the inner one."""
+    """Hide the options of the outer run from the inner one."""
     for option in importlib.import_module("gradconform.plugins.pytest.option_names").OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
 
 
 @pytest.fixture
 def judge(pytester: pytest.Pytester) -> Judge:
-    """Run pytest with the contract on a target: two checks of the quick profile, unless ``checks`` says which."""
+    """Run pytest with the contract on a target: two checks of profile quick, or those of ``checks``."""
 
     def run(
         *args: str, target: str = "reference-split", checks: tuple[str, ...] = ("*.gradients.mlp",)
@@ -61,7 +61,7 @@ def double(pytester: pytest.Pytester) -> str:
 
 @pytest.fixture
 def example_of() -> Callable[[Any], str]:
-    """Return the example in a docstring: what is indented after the line that ends in ``::``."""
+    """Return the example in a docstring: the indented lines after the one that ends in ``::``."""
 
     def example(documented: Any) -> str:
         lines = (inspect.getdoc(documented) or "").splitlines()

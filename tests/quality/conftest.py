@@ -1,4 +1,4 @@
-"""What plain autograd shows of a trial is computed once for all that a process judges."""
+"""Fixtures that compute plain autograd's results of a trial once for all tests of a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Judge = Callable[..., Report]
 
 @pytest.fixture(scope="session")
 def judge() -> Judge:
-    """Judges a target as check_stage_backward does, with what is known of plain autograd by then."""
+    """Return a function that judges a target like check_stage_backward, with cached results of plain autograd."""
     oracles = OracleCache()
 
     def run(target: object, *, diagnose: bool = True, **options: Any) -> Report:

@@ -1,4 +1,4 @@
-"""Checks of training steps, run on as many processes as they take, each on a runtime of its own where it names one."""
+"""Runs checks of training steps on the processes that they need, with another runtime for each if named."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CHECKS = {case.id: case for case in step_cases("standard")}
 
 
 def check_of(text: str) -> StepCase:
-    """Return the check of a name, or the first that has all these values in its row."""
+    """Return the check with a name, or the first with all these values in its row."""
     if f"step.{text}" in CHECKS:
         return CHECKS[f"step.{text}"]
     return next(case for case in CHECKS.values() if set(text.split()) <= set(case.row))
 
 
 def judged(cases: list[StepCase], target: str) -> dict[str, Result]:
-    """Run cases on as many processes as they take, and return their results."""
+    """Run cases on the processes that they need, and return their results."""
     found: dict[str, Result] = {}
     for ranks in sorted({case.composition.ranks for case in cases}):
         own = tuple(case for case in cases if case.composition.ranks == ranks)

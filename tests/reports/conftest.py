@@ -1,4 +1,4 @@
-"""Reports for the tests: of one real run, and made by hand around it."""
+"""Reports for the tests: one of a real run, and some made from it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract_of: Callabl
 
 @pytest.fixture
 def whole(folder: Path) -> Report:
-    """The report of a run of profile full in which all passed, made by hand: a real one takes ten seconds."""
+    """The report of a passed run of profile full, made by hand: a real run takes ten seconds."""
     target = folder / "backward.py"
     target.write_text("def stage_backward(): ...\n", encoding="utf-8")
     digest = hashlib.sha256(target.read_bytes()).hexdigest()

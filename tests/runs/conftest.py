@@ -1,4 +1,4 @@
-"""Runs of the command in processes of their own, and targets that end, or hang, the process they are in."""
+"""Runs of the command in separate processes, and targets that end or hang their process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stage_backward(stage_output, output_grads, input_values):
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the command came to; ``report`` is its JSON report, by check."""
+    """The outcome of a run of the command; ``report`` is its JSON report, by check."""
 
     code: int
     out: str
@@ -66,13 +66,13 @@ def target(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def command() -> list[str]:
-    """The command, in front of its arguments."""
+    """The words of the command before its arguments."""
     return [sys.executable, "-m", "gradconform"]
 
 
 @pytest.fixture
 def judged(tmp_path: Path, command: list[str]) -> Callable[..., Run]:
-    """Run the command ``run`` in an empty folder; return what it came to."""
+    """Run the command ``run`` in an empty folder; return its outcome."""
 
     def run(*arguments: str, **variables: str) -> Run:
         path = tmp_path / "report.json"

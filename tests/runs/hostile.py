@@ -1,4 +1,4 @@
-"""Hostile targets, named ``hostile.py:NAME``: plain autograd that does to its process what some library does."""
+"""Hostile targets, named ``hostile.py:NAME``: plain autograd that changes its process as some libraries do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def _target(trouble: Callable[[], object]) -> SimpleNamespace:
-    """Return the functions of a target that does ``trouble`` in each B."""
+    """Return the functions of a target that calls ``trouble`` in each B."""
 
     def stage_backward(stage_output: Any, output_grads: Any, input_values: Sequence[Tensor]) -> tuple[Any, ...]:
         outputs = list(stage_output) if isinstance(stage_output, (tuple, list)) else [stage_output]
@@ -52,7 +52,9 @@ def _all_files() -> list[int]:
 
 
 def _leave_daemons() -> None:
-    """Leave three processes: one in this process's group, one in a session of its own, and one that forked twice."""
+    """Start three processes that remain: one in this process's group, one in another session, and one that forked
+    twice.
+    """
     words = [sys.executable, "-S", "-c", "import time; time.sleep(1000)", os.environ.get("HOSTILE_MARK", "")]
     subprocess.Popen(words)
     subprocess.Popen(words, start_new_session=True, env={})

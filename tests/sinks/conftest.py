@@ -1,4 +1,4 @@
-"""Texts that do something where they are shown raw, in every place that the schema has, and what each sink refuses."""
+"""Texts that act if shown raw, in every place of the schema, and what each sink must not show."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ATTACK = (
     "##vso[task.complete]\n##[error]owned\n  ::add-mask::owned\n|[l](javascript:alert) ![i](https://evil.example/i.png)"
     " <img src=x onerror=owned()> </script></pre></details> www.evil.example me@evil.example `x` ```\n# VALID: owned\n"
 )
-#: The same where no white space, and no full stop at the end, may stand.
+#: The same attack without white space and without a full stop at the end.
 TIGHT = re.sub(r"[\s.\u2028\u2029\u0085]", "", ATTACK)
 
 Words = Callable[[], str]
 
 
 def of_schema(part: Mapping[str, Any], whole: Mapping[str, Any], words: Words) -> Any:
-    """Return a value that meets a part of the schema, with ``words`` wherever it lets a text be what it likes."""
+    """Return a value that meets a part of the schema, with ``words`` in every free text."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         inner = {other: one for other, one in whole["$defs"].items() if other != name}  # a cause holds causes
@@ -77,13 +77,13 @@ _MAKE: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.fixture
 def marks() -> list[str]:
-    """A word for each text that was put somewhere, which tells whether that one was shown."""
+    """A unique word for each attack, which shows whether a sink showed that text."""
     return []
 
 
 @pytest.fixture
 def attacks(marks: list[str]) -> Words:
-    """Return the next attack, with a word of its own."""
+    """Return the next attack, with a unique word."""
     numbers = count()
 
     def words() -> str:
@@ -95,9 +95,9 @@ def attacks(marks: list[str]) -> Words:
 
 @pytest.fixture
 def hostile(attacks: Words) -> Report:
-    """A report that meets the schema and agrees with itself, and attacks by every text in it.
+    """A valid and consistent report with an attack in every text.
 
-    It is of extra checks, of which a report may say what it likes: a result of each status, a finding of each kind.
+    It is of extra checks, whose texts are free: a result of each status, a finding of each kind.
     """
     whole = schema()
     values = of_schema(whole, whole, attacks)
@@ -133,13 +133,13 @@ def hostile(attacks: Words) -> Report:
 
 
 def unseen(text: str) -> set[str]:
-    """Return what of a text would do something in place of being seen."""
+    """Return the parts of a text that would act instead of being shown."""
     kinds = {"Cc", "Cf", "Cs", "Zl", "Zp"}
     return {one for one in text if one == "\ufffe" or (unicodedata.category(one) in kinds and one not in "\n\t")}
 
 
 def commands(text: str) -> list[str]:
-    """Return the lines that a CI would take for its own."""
+    """Return the lines that a CI would run as commands."""
     return [line for line in text.split("\n") if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)]
 
 
@@ -150,7 +150,7 @@ class _Elements(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what loads, links elsewhere, or runs."""
+        """Record elements that load, link elsewhere, or run."""
         for name, value in attrs:
             local = name not in {"href", "src", "action"} or (value or "").startswith(("#", "data:,"))
             if name.startswith("on") or not local:
@@ -160,7 +160,7 @@ class _Elements(HTMLParser):
 
 
 def alive_in_html(text: str) -> list[str]:
-    """Return what of a page loads, links elsewhere, or runs, beyond the script of the page itself."""
+    """Return the parts of a page that load, link elsewhere, or run, except the page's own script."""
     return [*_Elements(text).wrong, *["</script>"] * (text.count("</script>") - 1)]
 
 
@@ -177,4 +177,4 @@ def alive_in_markdown(text: str) -> Iterator[str]:
             if one.type == "html_block":
                 yield from re.findall(r"\]\(|!\[", one.content)
     outside = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
-    yield from re.findall(r"\w+://\S+|www\.\w+|\w@\w+", outside)  # what GitHub makes links of by itself
+    yield from re.findall(r"\w+://\S+|www\.\w+|\w@\w+", outside)  # texts that GitHub turns into links

@@ -160,7 +160,7 @@ def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
     def validated(rows: Any, *args: Any) -> Any:
         for row in rows.values():
             if len(set(row)) < len(row):
-                msg = "an action stands twice"
+                msg = "an action occurs twice"
                 raise AssertionError(msg)
         return validate(rows, *args)
 

@@ -1,7 +1,7 @@
-"""Run offered tests in this process, each as it is or with what is right in the project's place.
+"""Run offered tests in this process, on the project or on the right version in its place.
 
-The arguments are the project, ``as-it-is`` or ``right``, and the files. The last line is JSON: for each file, in its
-order, the type of what was raised, its message, and the lines of the file that it went through; null where it passed.
+The arguments are the project, ``as-it-is`` or ``right``, and the files. The last line is JSON. It has for each file, in
+order, the exception's type, its message, and the lines of the file in its traceback; null if the test passed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import pytest
 
 
 class Seen:
-    """What pytest tells of one file."""
+    """The outcome of one file, from pytest."""
 
     def __init__(self, path: str) -> None:
-        """Know the file; a test in it is still to come."""
+        """Store the file, before its test has run."""
         self.path = path
         self.ended: list[Any] = []
 
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
-        """Note how a test, or what is around it, ended."""
+        """Record how a test, its setup or its teardown ended."""
         if call.excinfo is not None:
             error = call.excinfo.value
             lines = [entry.lineno + 1 for entry in call.excinfo.traceback if str(entry.path) == self.path]
