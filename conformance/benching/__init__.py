@@ -1,4 +1,4 @@
-"""The bench of real defects, judged: each by a command of the kit, on the code at fault and on the mended one."""
+"""Judges the bench of real defects: a command of the kit runs on the code at fault and on the fixed version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the commands of the bench, and tells what became of each defect as soon as its two commands have ended."""
+"""Runs the commands of the bench, and reports each defect when its two commands have ended."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def judge_bench(
     imports: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> None:
-    """Judge each defect and its mended version by its command, ``workers`` commands at a time.
+    """Judge each defect and its fixed version by its command, ``workers`` commands at a time.
 
     ``command``, ``module:function``, runs a command from its words, and ``imports`` are modules that it needs. Outcomes
-    are told as they come. Two defects that have a mended version and a command in common share its run. What runs is
-    ended where this is interrupted, or raises.
+    are reported when they are ready. Two defects with the same fixed version and command share its run. An interrupt or
+    an error ends running commands.
     """
     told: dict[Words, Told] = {}
     left = list(defects)
@@ -53,7 +53,7 @@ def _both(defect: Defect) -> tuple[Words, Words]:
 
 
 def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]) -> Generator[Told, None, None]:
-    """Yield what each command told, as they end."""
+    """Yield the results of commands in the order of their ends."""
     with tempfile.TemporaryDirectory(prefix="gradconform-bench-") as folder, closing(Orphans()):
         given = {"command": command, "imports": imports, "commands": commands, "at_once": workers}
         given |= {"within": folder, "longest": LONGEST}
@@ -68,7 +68,7 @@ def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequen
 
 
 def _read(command: Words, own: Path, heard: Message) -> Told:
-    """Return what a command has told in a folder of its own."""
+    """Return a command's result from its folder."""
     said = (own / SAID).read_text(encoding="utf-8", errors="replace") if (own / SAID).exists() else ""
     told = told_by(command, heard["code"], heard["seconds"], own / REPORT, said)
     return replace(told, processor=heard["busy"])

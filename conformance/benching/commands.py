@@ -1,6 +1,6 @@
-"""The process that runs the commands of the bench: it has imported what they need, and each of them is a fork of it.
+"""The process that runs the commands of the bench: it imports their modules once, and forks for each.
 
-It has run nothing itself. Torch's import takes longer than most commands do.
+It runs no command itself. The import of torch takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Command = Callable[[Sequence[str]], int]
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A command by its number among those that were given, and when it has to be at its end."""
+    """A command by its number, with its deadline."""
 
     number: int
     began: float
@@ -40,9 +40,10 @@ class _Running:
 
 
 def run_commands(orders: Orders, tell: Tell) -> None:
-    """Do the work of that process: run the commands that it is given, some ``at_once``, and tell the end of each.
+    """Run the given commands in that process, some ``at_once``, and report the end of each.
 
-    Each has a folder ``within``, named by its number. Who takes longer than ``longest`` seconds is killed.
+    Each has a folder in ``within``, named by its number. A command that takes longer than ``longest`` seconds is
+    killed.
     """
     given = next(orders)
     module, _, name = given["command"].partition(":")
@@ -92,7 +93,7 @@ def _run(command: Command, words: Sequence[str], folder: Path) -> NoReturn:
 
 
 def _ended(running: dict[int, _Running]) -> Mapping[str, Any] | None:
-    """Return what is told of one command that has ended and runs no more, None where none has; end those that hang."""
+    """Return the outcome of one ended command, None if none has ended; kill those over their time limit."""
     for process, one in running.items():
         if time.monotonic() > one.until:
             _kill(process)

@@ -1,4 +1,4 @@
-"""What became of each defect of the bench, and of all of them."""
+"""The outcome of each defect of the bench, and of all together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .told import Told
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the kit told of a defect, and of the mended version."""
+    """The kit's results on a defect and on the fixed version."""
 
     defect: Defect
     broken: Told
@@ -21,7 +21,7 @@ class Outcome:
 
     @property
     def judged(self) -> bool:
-        """Whether the code at fault and the mended version could be run here."""
+        """Whether the code at fault and the fixed version could run here."""
         return not (self.broken.unavailable or self.mended.unavailable)
 
     @property
@@ -31,7 +31,7 @@ class Outcome:
 
     @property
     def right_cause(self) -> bool:
-        """Whether the cause that most failed checks tell is one of those that were expected."""
+        """Whether the cause of most failed checks is an expected one."""
         if not self.broken.causes:
             return False
         most = self.broken.causes[0][1]
@@ -39,17 +39,17 @@ class Outcome:
 
     @property
     def unexplained(self) -> bool:
-        """Whether what is told is that a value is wrong, as the record expects, and no cause beyond that."""
+        """Whether the kit reports a wrong value without a cause, as the record expects."""
         return self.right_cause and self.broken.cause == "mismatch"
 
     @property
     def silent(self) -> bool:
-        """Whether nothing was found wrong with the mended version, and something was judged."""
+        """Whether the fixed version was judged and has no failure."""
         return self.mended.silent
 
     @property
     def as_recorded(self) -> bool:
-        """Whether all of it is what the record says; never, where it was not judged."""
+        """Whether the outcome matches the record; false if it was not judged."""
         expected = (not self.defect.missed, not self.defect.missed and not self.defect.otherwise, True)
         return self.judged and (self.found, self.right_cause, self.silent) == expected
 
@@ -79,7 +79,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """All outcomes of a run; ``planned`` are the defects that were asked for, ``seconds`` the time that it took."""
+    """All outcomes of a run; ``planned`` are the selected defects, ``seconds`` the duration."""
 
     planned: Sequence[Defect]
     outcomes: Sequence[Outcome]
@@ -89,7 +89,7 @@ class Bench:
 
     @property
     def whole(self) -> bool:
-        """Whether every defect that was asked for has an outcome."""
+        """Whether every selected defect has an outcome."""
         return len(self.outcomes) == len(self.planned)
 
     @property
@@ -99,37 +99,37 @@ class Bench:
 
     @property
     def complete(self) -> bool:
-        """Whether every defect that was asked for could be judged here."""
+        """Whether every selected defect could be judged here."""
         return len(self.judged) == len(self.planned)
 
     @property
     def good(self) -> bool:
-        """Whether every outcome that was judged is what its record says."""
+        """Whether every judged outcome matches its record."""
         return all(outcome.as_recorded for outcome in self.judged)
 
     @property
     def found(self) -> int:
-        """How many defects were found."""
+        """The number of found defects."""
         return sum(outcome.found for outcome in self.judged)
 
     @property
     def right_causes(self) -> int:
-        """Of how many of those that were found the cause was told."""
+        """The number of found defects with the right cause."""
         return sum(outcome.found and outcome.right_cause for outcome in self.judged)
 
     @property
     def unexplained(self) -> int:
-        """Of how many of these no more was expected, nor told, than that a value is wrong."""
+        """The number of found defects for which only a wrong value was expected and reported."""
         return sum(outcome.found and outcome.unexplained for outcome in self.judged)
 
     @property
     def accused(self) -> int:
-        """How many mended versions were accused of something, or could not be judged."""
+        """The number of fixed versions that failed or could not be judged."""
         return sum(not outcome.silent for outcome in self.judged)
 
     @property
     def processor(self) -> float:
-        """The processor time that all commands took, in seconds; one that two defects share counts once."""
+        """The processor time of all commands in seconds; a command of two defects counts once."""
         told = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
         return sum(one.processor for one in told.values())
 

@@ -1,4 +1,4 @@
-"""What one command told of one target, read from the report that it wrote."""
+"""The result of one command on one target, read from its report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradconform.reading.report import values_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a command told: the checks that failed, and of how many of them which causes were told, the commonest first.
+    """The result of a command: its failed checks, and the causes with their numbers of checks, the commonest first.
 
-    ``errors`` are the checks that could not be judged, or what the command said where it wrote no report. ``seconds``
-    is the time that it took, ``processor`` that of processors, with all that it has started.
+    ``errors`` are the checks that could not be judged, or the command's output if it wrote no report. ``seconds`` is
+    its duration, ``processor`` the processor time of all its processes.
     """
 
     command: tuple[str, ...]
@@ -31,22 +31,22 @@ class Told:
 
     @property
     def silent(self) -> bool:
-        """Whether something was judged and nothing was found wrong."""
+        """Whether checks were judged and none failed."""
         return self.judged > 0 and not self.failed and not self.errors
 
     @property
     def unavailable(self) -> bool:
-        """Whether the environment lacks what the target needs, such as its library, so that nothing was judged."""
+        """Whether the environment lacks a requirement of the target, such as its library, so nothing was judged."""
         return self.exit_code == EXIT_ENVIRONMENT and not self.judged
 
     @property
     def cause(self) -> str | None:
-        """The cause that most failed checks tell, None where nothing failed."""
+        """The cause of most failed checks, None if nothing failed."""
         return self.causes[0][0] if self.causes else None
 
 
 def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> Told:
-    """Return what a command told, from its report where it has written one, else from what it ``said``."""
+    """Return the result of a command from its report, or from what it ``said`` without one."""
     told = Told(command=tuple(command), exit_code=exit_code, seconds=seconds)
     try:
         results = values_of(report.read_text(encoding="utf-8"))["results"]
@@ -65,13 +65,13 @@ def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path
 
 
 def _kinds(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kinds of cause of the first finding that has one; where none has, the kind of finding."""
+    """Yield the kinds of cause of the first finding with a cause; if none has one, the kind of finding."""
     causes = [finding["cause"] for finding in result["findings"] if finding["cause"] is not None]
     yield from dict.fromkeys(_every(causes[0])) if causes else [result["kind"]]
 
 
 def _every(cause: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kind of a cause; of one that is several in one, those of each."""
+    """Yield the kind of a cause, or those of its parts."""
     inner = cause.get("causes", ())
     if cause["kind"] not in {"either", "several"} or not inner:
         yield cause["kind"]

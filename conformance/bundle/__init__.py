@@ -1,1 +1,1 @@
-"""Bundles: the report of a run and all it rests on in one file, whether such a file holds, and who has signed it."""
+"""Bundles: a run's report and its evidence in one file, the verification of such a file, and its signer."""

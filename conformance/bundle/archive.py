@@ -1,4 +1,4 @@
-"""A bundle: what is stated of a target, and the hashes of all that the statement rests on."""
+"""Bundles: a statement on a target, with the hashes of its evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA, SCHEMA_VERSION = "gradconform-statement", 1
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The files that a bundle is made of."""
+    """The source files of a bundle."""
 
     report: Path
     records: Path | None = None
@@ -64,7 +64,7 @@ def _stated(report: Report, files: Mapping[str, bytes], day: dt.date) -> dict[st
 
 
 def statement(report: Report) -> str:
-    """Return what the report says of the target, in one sentence that names the code by its hash."""
+    """Return the report's statement on the target in one sentence, with the hash of its code."""
     counts, target = report.summary, report.target
     name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
     cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
@@ -99,18 +99,18 @@ _ENCRYPTED, _KIND, _ORDINARY = 0x1, 0o170000, {0, 0o100000}
 
 
 class ArchiveError(UsageError):
-    """A file that is no bundle, or one that nobody should unpack."""
+    """A file that is not a bundle, or is not safe to unpack."""
 
 
 class ScratchError(UsageError):
-    """A machine on which no temporary file can be written."""
+    """No temporary file can be written on this machine."""
 
     exit_code = EXIT_ENVIRONMENT
 
 
 @contextlib.contextmanager
 def on_disk(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Keep files in a folder of their own for those who read nothing else. Raises :class:`ScratchError`."""
+    """Write files to a temporary folder, for programs that read only files. Raises :class:`ScratchError`."""
     with contextlib.ExitStack() as stack:
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -123,7 +123,7 @@ def on_disk(files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return the archive of ``files``; the same files give the same bytes."""
+    """Return the archive of ``files``; equal files give equal bytes."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in NAMES:
@@ -135,7 +135,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def archive_content(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of the file at ``path``. Raises :class:`ArchiveError` for what is larger than any bundle."""
+    """Return the bytes of the file at ``path``. Raises :class:`ArchiveError` if it is larger than any bundle."""
     try:
         return content(path, LARGEST_REPORT)
     except (OSError, ValueError) as error:
@@ -143,13 +143,13 @@ def archive_content(path: str | os.PathLike[str]) -> bytes:
 
 
 def unpacked(path: str | os.PathLike[str], held: bytes | None = None) -> dict[str, bytes]:
-    """Return the files of a bundle by name, in memory: nothing is written anywhere.
+    """Return the files of a bundle by name, without writing any file.
 
-    ``held`` is what :func:`archive_content` gave for ``path``, where that was read already.
+    ``held`` is the result of :func:`archive_content` for ``path``, if it was read before.
 
-    Raises :class:`ArchiveError` for what is no zip archive, for a name that no bundle has (so for every path), for one
-    that is there twice, for a link, for what is encrypted, for what is larger than any bundle or packed too well, and
-    for one whose checksum is wrong.
+    Raises :class:`ArchiveError` for anything but a zip archive, for a name that no bundle has (so for every path), and
+    for a repeated name. It is also raised for links, encrypted or too large files, extreme compression, and wrong
+    checksums.
     """
     held = archive_content(path) if held is None else held
     try:
@@ -169,7 +169,7 @@ def _unpacked(path: object, file: io.BytesIO) -> dict[str, bytes]:
 
 
 def _refuse_long_lists(path: object, held: bytes) -> None:
-    """Refuse an archive that lists a million files, before zipfile makes an object of each."""
+    """Raise for an archive with a million files, before zipfile creates an object for each."""
     tail = held[-(_END + _LOCATOR) :]
     locator, end = tail[:-_END], tail[-_END:]
     if not end.startswith(b"PK\x05\x06") or not end.endswith(b"\0\0") or locator.startswith(b"PK\x06\x07"):
@@ -206,7 +206,7 @@ def _refuse_odd(path: object, entry: zipfile.ZipInfo) -> None:
 
 
 def _content(path: object, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return the content of an entry; what its header says of its size is not believed."""
+    """Return the content of an entry, without trusting the size in its header."""
     with archive.open(entry) as file:
         held = file.read(entry.file_size + 1)
     if len(held) != entry.file_size:

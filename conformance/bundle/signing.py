@@ -1,7 +1,7 @@
-"""Signatures of bundles, made and checked by ``ssh-keygen``, which is there wherever ssh is.
+"""Signatures of bundles, made and checked by ``ssh-keygen``, which is part of ssh.
 
-A signature is a file of its own beside the bundle, and is of the bundle's bytes. What ``ssh-keygen`` ends with decides;
-what it says is shown, and read by nobody but a person.
+A signature is a separate file next to the bundle, over the bundle's bytes. Only the exit code of ``ssh-keygen``
+decides; its output is shown to the user and not read by the kit.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _NO_ENTRY = re.compile(rb"\s*[^\s#](?!.*\sAAAA)")
 
 
 class SigningError(UsageError):
-    """A key or a list of signers that ``ssh-keygen`` can do nothing with."""
+    """A key or a list of signers that ``ssh-keygen`` cannot use."""
 
 
 class NoSshKeygenError(UsageError):
-    """An ``ssh-keygen`` that is not there, does not know signatures, or gives no answer."""
+    """``ssh-keygen`` is missing, does not support signatures, or does not end."""
 
     exit_code = EXIT_ENVIRONMENT
 
 
 class NotSignedError(Exception):
-    """A bundle that none of the signers has signed; the text is the reason."""
+    """A bundle without a signature of a listed signer; the text is the reason."""
 
 
 def signature_path(bundle: str) -> str:
-    """Return where the signature of the bundle at this path lies."""
+    """Return the path of the signature of the bundle at this path."""
     return f"{bundle}.sig"
 
 
 def is_signed(bundle: str) -> bool:
-    """Tell whether a signature lies beside the bundle at this path, whosever it is."""
+    """Return whether the bundle at this path has a signature file, by any signer."""
     return os.path.lexists(signature_path(bundle))
 
 
 def signature(held: bytes, key: str) -> bytes:
     """Return the signature of a bundle's bytes by the private key in the file ``key``.
 
-    A passphrase is asked for where a person is at a terminal, and nowhere else. Raises :class:`SigningError` and
+    ``ssh-keygen`` prompts for a passphrase only at a terminal. Raises :class:`SigningError` and
     :class:`NoSshKeygenError`.
     """
     try:
@@ -83,9 +83,9 @@ def signature(held: bytes, key: str) -> bytes:
 
 
 def signer(held: bytes, bundle: str, signers: str) -> str:
-    """Return the name of who has signed a bundle, as the allowed-signers file ``signers`` has it.
+    """Return the name of a bundle's signer from the allowed-signers file ``signers``.
 
-    ``held`` is what the bundle's file holds. Raises :class:`NotSignedError` where nobody in that file has signed it,
+    ``held`` is the content of the bundle's file. Raises :class:`NotSignedError` if no signer in that file signed it,
     :class:`SigningError` for a file that cannot be used, and :class:`NoSshKeygenError`.
     """
     listed = _content(signers, "--signers", _ENTRY)
@@ -113,7 +113,7 @@ def signer(held: bytes, bundle: str, signers: str) -> str:
 
 
 def _names(found: bytes) -> list[str]:
-    """Return the names of a line of signers; one after ! is of somebody whom it is not for."""
+    """Return the names of a line of signers; a name after ! is excluded."""
     return [name for name in os.fsdecode(found).split("\n") if name and not name.startswith("!")]
 
 
@@ -139,7 +139,7 @@ def _person_at_terminal() -> bool:
 def _ssh_keygen(
     words: Sequence[str], given: bytes, folder: Path | None = None, *, asks: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``ssh-keygen -Y`` in ``folder`` on ``given``; one that ``asks`` keeps the terminal, any other has none."""
+    """Run ``ssh-keygen -Y`` in ``folder`` on ``given``; only with ``asks`` it has the terminal."""
     program = shutil.which("ssh-keygen")
     if program is None:
         msg = "ssh-keygen, which signs and verifies bundles, is not on the PATH; install OpenSSH 8.2 or later"
@@ -170,6 +170,6 @@ def _ssh_keygen(
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return what ``ssh-keygen`` complains of, as one line."""
+    """Return the error message of ``ssh-keygen`` as one line."""
     lines = done.stderr.decode(errors="replace").splitlines()
     return "; ".join(line.strip() for line in lines if line.strip())[:_SAID] or "ssh-keygen gave no reason"

@@ -1,4 +1,4 @@
-"""Whether what a bundle states holds: every reason why not. No network is asked, and nothing in it is run."""
+"""Verifies a bundle: yields every reason why its statement does not hold, without network and without running it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 
 def reasons_against(files: Mapping[str, bytes], *, today: dt.date | None = None) -> list[str]:
-    """Return each reason why what the bundle of ``files`` states does not hold; none where it does."""
+    """Return each reason why the statement of the bundle ``files`` does not hold; none if it does."""
     try:
         stated, environment, kit = (_values(name, files[name]) for name in (STATEMENT, ENVIRONMENT, KIT))
         _refuse_other_schemas(stated)
@@ -80,7 +80,7 @@ def _of_hashes(stated: Mapping[str, Any], files: Mapping[str, bytes]) -> Iterato
 
 
 def _of_scope(report: Report) -> Iterator[str]:
-    """Yield why a report supports no statement, whatever it found."""
+    """Yield why a report supports no statement, independent of its results."""
     if report.extra:
         yield "the run judged extra checks, not the contract"
     if report.shard is not None:
@@ -126,7 +126,7 @@ def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mappin
 
 
 def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) -> Iterator[str]:
-    """Yield waivers that are unlisted, expired or not those of the run."""
+    """Yield waivers that are unlisted, expired or different from the run's."""
     if report.waivers is None:
         if content is not None:
             yield f"the bundle contains {WAIVERS}, but the run used no waivers"
@@ -170,7 +170,7 @@ def _of_records(report: Report, content: bytes | None) -> Iterator[str]:
 
 
 def _of_kit(report: Report, kit: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what speaks against the kit that ran, and against the kit that verifies."""
+    """Yield problems of the kit that ran, and of the kit that verifies."""
     if report.environment.get("kit_sha256") != kit_sha256({str(name): str(digest) for name, digest in kit.items()}):
         yield f"{KIT} does not list the files that ran: the report has a different hash of the kit"
     altered = altered_since_installation()

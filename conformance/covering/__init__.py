@@ -1,1 +1,1 @@
-"""Covering arrays: dimensions and their values, and rows in which every pair of values stands that can."""
+"""Covering arrays: dimensions, their values, and rows with every possible pair of values."""

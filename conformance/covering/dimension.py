@@ -1,4 +1,4 @@
-"""Dimensions: what something planned can differ in, the values that each can take, and what cannot stand together."""
+"""Dimensions of a plan, the values of each, and constraints on pairs of values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class Value:
     """One value.
 
-    ``word`` names it in rows and in the ids of checks, ``said`` says it in a sentence behind "with". ``sets`` are
-    fields of what is planned, and ``claims`` the needs that it adds to that.
-    ``hides``: some gradients are none or zero with it, so that less is seen of the other values of a row.
+    ``word`` names it in rows and in the ids of checks, and ``said`` is its text after "with". ``sets`` are fields of
+    the plan, and ``claims`` are the needs that it adds. ``hides``: it makes some gradients None or zero, so that a row
+    tests less of its other values.
     """
 
     word: str
@@ -25,14 +25,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """What something planned can differ in; the first of its values is the plain one, to which a row is put back."""
+    """One dimension of a plan; its first value is the plain one, the default of a row."""
 
     name: str
     says: str
     values: tuple[Value, ...]
 
     def value(self, word: str) -> Value:
-        """Return the value of that word; raise ``KeyError`` where there is none."""
+        """Return the value of a word; raise ``KeyError`` if there is none."""
         for value in self.values:
             if value.word == word:
                 return value
@@ -46,20 +46,20 @@ def value(word: str, said: str, *claims: str, **sets: Any) -> Value:
 
 
 def hiding(word: str, said: str, *claims: str, **sets: Any) -> Value:
-    """Return a value with which less is seen of the others."""
+    """Return a value with which a row tests less of its other values."""
     return replace(value(word, said, *claims, **sets), hides=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """What cannot, or is not to, be together: any of ``these`` with any of ``those``, words by dimension."""
+    """A constraint: no row has any of ``these`` with any of ``those``, words by dimension."""
 
     because: str
     these: Mapping[str, frozenset[str]]
     those: Mapping[str, frozenset[str]]
 
     def forbids(self, row: Mapping[str, str]) -> bool:
-        """Tell whether a row, or the part of one that is there, has what is not to be together."""
+        """Return whether a row or a partial row violates the constraint."""
         return any(
             row.get(one) in words and row.get(other) in others and one != other
             for one, words in self.these.items()
@@ -68,11 +68,11 @@ class Constraint:
 
 
 def never(because: str, these: dict[str, str], those: dict[str, str]) -> Constraint:
-    """Return a constraint of words by dimension, several of them as one text."""
+    """Return a constraint of words by dimension; spaces separate words."""
     one, other = ({name: frozenset(words.split()) for name, words in some.items()} for some in (these, those))
     return Constraint(because=because, these=one, those=other)
 
 
 def allowed(row: Mapping[str, str], constraints: Iterable[Constraint]) -> bool:
-    """Tell whether none of the constraints forbids a row, or the part of one that is there."""
+    """Return whether the constraints allow a row or a partial row."""
     return not any(constraint.forbids(row) for constraint in constraints)

@@ -1,4 +1,4 @@
-"""Rows of a covering array: as the text of a file, and by name."""
+"""The rows of a covering array, as text of a file and by name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .space import Words
 
 
 def text(rows: Mapping[str, Sequence[Words]]) -> str:
-    """Return the text of the file: one line per row, so that a change is seen where it is."""
+    """Return the text of the file, one line per row for readable diffs."""
     listed = {way: ",\n".join(map(json.dumps, some)) for way, some in rows.items()}
     ways = ",\n".join(f"{json.dumps(way)}: [\n{some}\n]" for way, some in listed.items())
     return f"{{\n{ways}\n}}\n"
 
 
 def named(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> dict[str, Words]:
-    """Return the rows by name: each is named for the value in it that has named fewest, and numbered.
+    """Return the rows by name: the value in it that has named the fewest rows, and a number.
 
-    So every value names rows, and a name says what is special in a row, if not all of it. What hides others goes first:
-    a row that is named for anything else shows it.
+    So every value names rows, and a name shows one special value of a row. Values that hide others name rows first: a
+    row with another name tests its values.
     """
     plain = {dimension.values[0].word for dimension in dimensions}
     hiding = {value.word for dimension in dimensions for value in dimension.values if value.hides}
@@ -41,7 +41,7 @@ def named(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> dict[str, W
 
 
 def _one_row_each(special: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return a row for each word, by its place, no row twice: a matching, found by paths that make room."""
+    """Return a different row for each word, by position: a matching by augmenting paths."""
     taken: dict[str, int] = {}
     of: dict[int, str] = {}
 

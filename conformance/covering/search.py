@@ -1,6 +1,6 @@
-"""Covering arrays: rows in which every pair of values stands that can, few of them lost with any one claim.
+"""Searches covering arrays: rows with every possible pair of values, of which any one withheld claim loses few.
 
-They are begun by allpairspy, which development alone needs: the rows are frozen in a file.
+allpairspy, a development dependency, makes the first rows; the results are frozen in a file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ Demand = tuple[Together, str]
 def array(
     dimensions: Sequence[Dimension], constraints: Sequence[Constraint], begun: Sequence[Words] = ()
 ) -> list[Words]:
-    """Return rows that have every possible pair of values; where some are ``begun``, those and what they lack.
+    """Return rows with every possible pair of values; ``begun`` rows are kept and completed.
 
-    For each claim that many values ask for, two values that claim nothing stand in some row without it: a target that
-    withholds it alone loses none of these pairs.
-    Raises ``ModuleNotFoundError`` where allpairspy is not installed.
+    For each claim of many values, any two values without claims are in some row without that claim. So a target that
+    withholds only this claim loses none of these pairs. Raises ``ModuleNotFoundError`` if allpairspy is not installed.
     """
     space = Space(dimensions, constraints)
     search = _Search(space)
@@ -44,9 +43,9 @@ def array(
 
 
 def _of_library(space: Space) -> list[Words]:
-    """Return the rows of the library, which ends where its next row would add nothing.
+    """Return the rows of the library, which ends when its next row would add nothing.
 
-    Under constraints that is long before all stands in rows.
+    With constraints, many pairs are missing by then.
     """
     from allpairspy import AllPairs  # noqa: PLC0415 (a library of development, not of a run)
 
@@ -57,7 +56,7 @@ def _of_library(space: Space) -> list[Words]:
 
 
 class _Search:
-    """What is to stand in rows and does not yet, each claim as one bit of a number."""
+    """The demands that no row meets yet, with each claim as one bit of a number."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -79,14 +78,14 @@ class _Search:
         return found
 
     def bits(self, row: Words) -> int:
-        """Return the kinds of demands that a row can meet."""
+        """Return the demands that a row can meet, by kind."""
         found = -1
         for one in enumerate(row):
             found &= self._bits[one]
         return found
 
     def met(self, row: Words) -> list[Demand]:
-        """Return the demands that a row meets, whether others do as well or not."""
+        """Return the demands that a row meets, including those of other rows."""
         bits = self.bits(row)
         return [
             (pair, claim)
@@ -96,7 +95,7 @@ class _Search:
         ]
 
     def take(self, row: Words) -> None:
-        """Cross out what a row meets."""
+        """Remove the demands that a row meets."""
         bits = self.bits(row)
         for pair in combinations(enumerate(row), 2):
             self.left[pair] = self.left.get(pair, 0) & ~bits
@@ -104,7 +103,7 @@ class _Search:
                 del self.left[pair]
 
     def best(self) -> Words:
-        """Return a row that meets much of what is left: the best of a few, each filled from where a choice is made."""
+        """Return a row that meets many remaining demands: the best of a few, each filled from a different start."""
         begun = list(self.left)
         return max((self._filled(dict(self._choices.choice(begun))) for _ in range(_ATTEMPTS)), key=self._worth)
 
@@ -113,7 +112,7 @@ class _Search:
         return sum((self.left.get(pair, 0) & bits).bit_count() for pair in combinations(enumerate(row), 2))
 
     def _filled(self, held: dict[int, str]) -> Words:
-        """Return a row with what is ``held`` and, place by place, the word with which most of what is left comes."""
+        """Return a row with the ``held`` words; each other place gets the word that meets most remaining demands."""
         places = [place for place in range(len(self.space.words)) if place not in held]
         for place in self._choices.sample(places, len(places)):
             words = self._choices.sample(self.space.words[place], len(self.space.words[place]))
@@ -122,7 +121,7 @@ class _Search:
         return tuple(held[place] for place in range(len(self.space.words)))
 
     def _gain(self, held: dict[int, str], one: tuple[int, str]) -> int:
-        """Return what a value adds to a row that is begun, less what its claims take from it."""
+        """Return the demands that a value adds to a partial row, minus those that its claims remove."""
         before = -1
         for other in held.items():
             before &= self._bits[other]
@@ -134,7 +133,7 @@ class _Search:
 
 
 def _needed(search: _Search, rows: Sequence[Words]) -> list[Words]:
-    """Return the rows without those that meet nothing alone; the last ones go first."""
+    """Return the rows without redundant ones; the last ones are removed first."""
     counts: Counter[Demand] = Counter(demand for row in rows for demand in search.met(row))
     needed = []
     for row in reversed(rows):
@@ -147,9 +146,9 @@ def _needed(search: _Search, rows: Sequence[Words]) -> list[Words]:
 
 
 def _plainer(search: _Search, rows: Sequence[Words]) -> list[Words]:
-    """Return the rows with plain values wherever nothing is lost by it: what is not needed only hides what is.
+    """Return the rows with as many plain values as possible: a value that is not needed only hides others.
 
-    The values that claim most go first, whatever row they stand in.
+    The values with most claims are replaced first, in all rows.
     """
     counts: Counter[Demand] = Counter(demand for row in rows for demand in search.met(row))
     found = list(rows)

@@ -1,4 +1,4 @@
-"""What rows of the space cover: pairs and triples of values, and the pairs that are left where a claim is withheld."""
+"""The coverage of rows: pairs and triples of values, and the pairs that remain without a claim."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _Apart = dict[Placed, set[Placed]]
 
 
 def covered(rows: Sequence[Words], strength: int) -> set[Together]:
-    """Return what of ``strength`` values stands together in the rows."""
+    """Return the combinations of ``strength`` values in the rows."""
     return {found for row in rows for found in combinations(enumerate(row), strength)}
 
 
 def in_order(one: Placed, other: Placed) -> Together:
-    """Return two values as a pair: in the order of their dimensions."""
+    """Return two values as a pair, in the order of their dimensions."""
     return (one, other) if one < other else (other, one)
 
 
 class Space:
-    """The values of dimensions, what they claim, and which two of them no row has together."""
+    """The values of dimensions, their claims, and the pairs that no row can have."""
 
     def __init__(
         self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint], apart: _Apart | None = None
     ) -> None:
-        """Ask every constraint of every two values, once; ``apart`` is what was found of more values."""
+        """Check every pair of values against every constraint once; ``apart`` has the results for more values."""
         self.dimensions, self.constraints = tuple(dimensions), tuple(constraints)
         self.words = [[value.word for value in dimension.values] for dimension in dimensions]
         self.claims = {
@@ -58,26 +58,26 @@ class Space:
         return apart
 
     def together(self, strength: int) -> Iterator[Together]:
-        """Yield every choice of ``strength`` values of as many dimensions."""
+        """Yield every combination of ``strength`` values of different dimensions."""
         for places in combinations(range(len(self.words)), strength):
             for words in product(*(self.words[place] for place in places)):
                 yield tuple(zip(places, words, strict=True))
 
     def possible(self, strength: int) -> Iterator[Together]:
-        """Yield those of them that stand in some row."""
+        """Yield the combinations that some row can have."""
         return (together for together in self.together(strength) if self.row_with(dict(together)) is not None)
 
     def fits(self, begun: Iterable[tuple[int, str]]) -> bool:
-        """Tell whether no two of some values are apart."""
+        """Return whether the values can be in one row, by pairs."""
         values = set(begun)
         return all(self._apart[one].isdisjoint(values) for one in values)
 
     def row_with(self, held: Mapping[int, str]) -> Words | None:
-        """Return a row that has what is ``held``, the plainest one, None where there is none."""
+        """Return the plainest row with the ``held`` values, None if there is none."""
         return self._filled(dict(held), 0) if self.fits(held.items()) else None
 
     def _filled(self, held: dict[int, str], place: int) -> Words | None:
-        """Return the plainest row with what is ``held``, which fits, and has all that there is before ``place``."""
+        """Return the plainest row with the ``held`` values, complete before ``place``."""
         if place == len(self.words):
             return tuple(held[one] for one in range(place))
         if place in held:
@@ -90,11 +90,11 @@ class Space:
         return None
 
     def claims_of(self, values: Iterable[tuple[int, str]]) -> frozenset[str]:
-        """Return what some values claim, all of a row or a few."""
+        """Return the claims of values, of a whole or partial row."""
         return frozenset().union(*(self.claims[one] for one in values))
 
     def without(self, claims: Iterable[str]) -> Space:
-        """Return the space that is left to a target that withholds claims."""
+        """Return the space of a target that withholds claims."""
         withheld = frozenset(claims)
         return Space(
             [
@@ -106,15 +106,15 @@ class Space:
         )
 
     def claiming(self) -> list[str]:
-        """Return the claims that there are, sorted."""
+        """Return all claims, sorted."""
         return sorted(self.claims_of(self.claims))
 
     def widely_claimed(self) -> list[str]:
-        """Return the claims that :data:`_MANY` values or more ask for, sorted."""
+        """Return the claims of :data:`_MANY` or more values, sorted."""
         asked = Counter(claim for claims in self.claims.values() for claim in claims)
         return sorted(claim for claim, values in asked.items() if values >= _MANY)
 
     def kept(self, rows: Sequence[Words], claim: str) -> tuple[set[Together], set[Together]]:
-        """Return the pairs that can stand in rows without a claim, and those of them that do in some of ``rows``."""
+        """Return the pairs that rows without a claim can have, and those that ``rows`` without it have."""
         can = set(self.without([claim]).possible(2))
         return can, can & covered([row for row in rows if claim not in self.claims_of(enumerate(row))], 2)

@@ -1,1 +1,1 @@
-"""Fuzzing: random trials against one target until its budget is spent, each defect found shrunk and told once."""
+"""Fuzzing: random trials on one target until its budget is spent; each defect is reduced and reported once."""

@@ -1,4 +1,4 @@
-"""The campaign: rounds of random trials and of the state machine, in turn, until the budget is spent."""
+"""The campaign: alternating rounds of random trials and of the state machine, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MICROBATCHES = 8
 
 
 class StageMachine(RuleBasedStateMachine):
-    """One stage, and one program in the making."""
+    """One stage, and one program under construction."""
 
     hunt: ClassVar[Hunt]
     capabilities: ClassVar[Capabilities]
@@ -39,7 +39,7 @@ class StageMachine(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
-        """Draw the stage, what the program is made of, and how the stage is fed."""
+        """Draw the stage, the form of the program, and the inputs."""
         self.case = data.draw(strategies.stages(self.capabilities))
         choices = strategies.DrawnChoices(data.draw)
         self.options = draw_options(choices, self.case, self.capabilities)
@@ -89,19 +89,19 @@ class StageMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._legal("drop"))
     @rule(pick=_PICKS)
     def drop_outputs(self, pick: int) -> None:
-        """Let go of the outputs and arguments of a micro-batch."""
+        """Free the outputs and arguments of a micro-batch."""
         self._take("drop", pick)
 
     @precondition(lambda self: self._legal("overwrite") and not self.options.keys() & {"watch", "same_args"})
     @rule(pick=_PICKS)
     def overwrite_returned(self, pick: int) -> None:
-        """Write over the gradients that were returned for a micro-batch."""
+        """Overwrite the gradients that were returned for a micro-batch."""
         self._take("overwrite", pick)
 
     @precondition(lambda self: self.order.losses() and "same_args" not in self.options)
     @rule()
     def lose_a_forward(self) -> None:
-        """Run a micro-batch forward that gets no backward: its number comes again."""
+        """Run a forward without a backward: its micro-batch number is used again."""
         self.order.take(self.order.losses()[0])
 
     @precondition(lambda self: self.order.evaluations())
@@ -113,14 +113,14 @@ class StageMachine(RuleBasedStateMachine):
 
     @rule()
     def hook_or_unhook(self) -> None:
-        """Put hooks on every parameter, or take them away again."""
+        """Set hooks on every parameter, or remove them."""
         self.order.take("unhook" if self.hooked else "hook")
         self.hooked = not self.hooked
 
     @precondition(lambda self: self.order.idle and self.capabilities.frozen_params and not self.frozen)
     @rule(pick=_PICKS)
     def freeze(self, pick: int) -> None:
-        """Freeze a parameter between two steps, where that changes nothing else about the stage."""
+        """Freeze a parameter between two steps, if that changes nothing else about the stage."""
         freezable = _freezable(self.case)
         if freezable:
             self.frozen.append(freezable[pick % len(freezable)])
@@ -129,11 +129,11 @@ class StageMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.order.idle and self.frozen)
     @rule()
     def unfreeze(self) -> None:
-        """Let a frozen parameter be trained again."""
+        """Unfreeze a parameter."""
         self.order.between_steps(f"unfreeze{self.frozen.pop()}")
 
     def teardown(self) -> None:
-        """Take what is pending, run the program, and judge what was seen after every action."""
+        """Append the pending actions, run the program, and judge the observation."""
         if not hasattr(self, "order"):
             return
         self.order.finish()
@@ -142,7 +142,7 @@ class StageMachine(RuleBasedStateMachine):
 
 
 def _freezable(case: StageCase) -> list[int]:
-    """Return the parameters, by number, that can be frozen without another trait than a frozen parameter."""
+    """Return the numbers of parameters whose freezing adds no other trait."""
     recipe = recipe_of(case)
     found: list[int] = []
     for index, weight in enumerate(recipe.weights if recipe else ()):
@@ -167,9 +167,9 @@ _STEPS = 24
 
 @dataclass(slots=True)
 class Campaign:
-    """What a campaign did: how many trials it tried, how many failed, the distinct defects, and how long it took.
+    """The result of a campaign: the number of trials and failures, the distinct defects, and the duration.
 
-    ``unjudged`` are the trials that plain autograd itself cannot do on the device and dtype.
+    ``unjudged`` are the trials that plain autograd does not support on the device and dtype.
     """
 
     trials: int = 0
@@ -190,11 +190,11 @@ def run_campaign(  # noqa: PLR0913 (these are the options a user has)
     most_defects: int | None = None,
     on_round: Callable[[Campaign], None] = lambda _: None,
 ) -> Campaign:
-    """Try ``max_examples`` random examples, or as many as ``time_budget`` seconds allow, and shrink what fails.
+    """Try ``max_examples`` random examples, or as many as ``time_budget`` seconds allow, and shrink failures.
 
-    Half of them are plain random trials, half programs of the state machine. The same seed tries the same examples, on
-    one version of hypothesis, as long as the time does not run out. Trials of the shrinking are counted as trials, not
-    as examples. ``most_defects`` ends it after so many. ``on_round`` is called after every round.
+    Half of them are plain random trials, half programs of the state machine. Within the time budget, the same seed
+    tries the same examples on one version of hypothesis. Trials while shrinking count as trials, not as examples. It
+    ends after ``most_defects`` defects. ``on_round`` is called after every round.
     """
     started = time.monotonic()
     hunt = Hunt(runner, deadline=started + time_budget)
@@ -215,7 +215,7 @@ def run_campaign(  # noqa: PLR0913 (these are the options a user has)
 
 
 def _round(hunt: Hunt, count: int, seed: int, *, machine: bool) -> None:
-    """Let hypothesis try ``count`` examples; what it raises of a defect the hunt has written down."""
+    """Let hypothesis try ``count`` examples; errors on defects are ignored, because the hunt has stored these."""
     chosen = settings(
         max_examples=count,
         deadline=None,
@@ -237,7 +237,7 @@ def _round(hunt: Hunt, count: int, seed: int, *, machine: bool) -> None:
 
 
 def _of_defects(error: BaseException) -> bool:
-    """Tell whether an exception is one, or a group of several, of defects; time that runs out makes them flaky."""
+    """Return whether an exception, or all of a group, are defects; a time limit makes them flaky."""
     parts = getattr(error, "exceptions", None)
     if isinstance(error, hypothesis.errors.Flaky):
         return True

@@ -1,4 +1,4 @@
-"""The hunt: judges trials, reduces each that fails, and tells one defect once, with a text that shows it again."""
+"""The hunt: judges trials, reduces each failing one, and reports each defect once, with a text that reproduces it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SHOULD = frozenset({"hooks"})
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """The smallest trial found that shows one defect, and what it shows."""
+    """The smallest failing trial of one defect, and its findings."""
 
     key: str
     trial: Trial
@@ -63,18 +63,18 @@ class Defect:
 
     @property
     def level(self) -> str:
-        """MUST, or SHOULD where nothing but the number of calls of a hook is wrong."""
+        """MUST, or SHOULD if only the number of hook calls is wrong."""
         return "SHOULD" if self.findings[0].kind in _SHOULD else "MUST"
 
     def explains(self, key: str, trial: Trial) -> bool:
-        """Tell whether another failing trial shows no more than this: the same thing, and all that this one needs."""
+        """Return whether another failing trial has the same findings and all features that this one needs."""
         if self.findings[0].kind == "error":
             return key == self.key  # what was raised says enough
         return key == self.key and _features(self.trial) <= _features(trial)
 
 
 def key_of(finding: Finding) -> str:
-    """Return what a finding is of, without names and numbers: two that are of the same may be one defect."""
+    """Return a finding's subject without names and numbers: findings with the same subject may be one defect."""
     letter = letter_of(finding.action)
     where = named(finding.sort, finding.where)
     causes = [] if finding.cause is None else list(finding.cause.every)
@@ -93,7 +93,7 @@ _PASSED = ("same_args", "received", "tracked_grads", "kept_lists", "weights", "u
 
 
 def size_of(trial: Trial) -> tuple[int, ...]:
-    """Return how much there is to read of a trial, for choosing the smallest of several."""
+    """Return the length of a trial, to choose the smallest of several."""
     recipe = recipe_of(trial.stages[0])
     options = [getattr(trial, name) != default for kinds in _DEFAULTS for name, default in kinds.items()]
     if recipe is None:
@@ -103,7 +103,7 @@ def size_of(trial: Trial) -> tuple[int, ...]:
 
 
 def _features(trial: Trial) -> frozenset[str]:
-    """Return what is special about a trial."""
+    """Return the special features of a trial."""
     actions = {action.kind for action in trial.actions} & _SPECIAL
     options = {f"{name}={getattr(trial, name)}" for name in _PASSED if getattr(trial, name)}
     return frozenset(actions.union(options, *(case.traits for case in trial.stages)))
@@ -124,7 +124,7 @@ _MOST = 100
 
 
 def reduced(defect: Defect, judge: Judge) -> Defect:
-    """Return the defect with the smallest trial that can be reached by leaving things out."""
+    """Return the defect with the smallest trial that results from removing parts."""
     tried = 0
     while tried < _MOST:
         for trial in _smaller(defect.trial):
@@ -139,7 +139,7 @@ def reduced(defect: Defect, judge: Judge) -> Defect:
 
 
 def _smaller(trial: Trial) -> Iterator[Trial]:
-    """Yield trials with one thing less that ask for nothing that this one does not ask for."""
+    """Yield trials with one part less and no new requirement."""
     for program in _shorter(trial.actions):
         yield replace(trial, program=write(program))
     for default in _DEFAULTS:
@@ -177,14 +177,14 @@ _SHRINKING = 250
 
 
 class DefectError(AssertionError):
-    """Tells hypothesis that a trial fails, in the way that is being shrunk."""
+    """A trial fails in the way that hypothesis is shrinking."""
 
 
 class Hunt:
-    """What was tried on one target, and what was found."""
+    """The trials on one target, and the found defects."""
 
     def __init__(self, runner: Runner, *, deadline: float | None = None) -> None:
-        """Judge through ``runner``; from ``deadline`` on (of ``time.monotonic``) nothing is tried any more."""
+        """Judge through ``runner``; after ``deadline`` (of ``time.monotonic``), no trial is started."""
         self.runner, self.deadline = runner, deadline
         self.trials = self.failing = self.unjudged = 0
         self.defects: list[Defect] = []
@@ -198,7 +198,7 @@ class Hunt:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def attempt(self, trial: Trial) -> None:
-        """Judge one trial; raise :class:`DefectError` where it shows a defect that is not known."""
+        """Judge one trial; raise :class:`DefectError` if it shows an unknown defect."""
         if self.over or (self._found is not None and self._left == 0):
             return
         self.examples += self._found is None
@@ -219,7 +219,7 @@ class Hunt:
         raise DefectError(key)
 
     def judge(self, trial: Trial) -> list[Finding]:
-        """Return what a trial shows; one that is refused, although claimed, shows just that."""
+        """Return the findings of a trial; a refused trial that is claimed has one finding."""
         self.trials += 1
         try:
             return self.runner.findings(trial, whole)
@@ -230,7 +230,7 @@ class Hunt:
             return [Finding("error", "the session", "", f"refused, although claimed: {error}", raised=Raised.of(error))]
 
     def reduce_found(self) -> Defect | None:
-        """Reduce what was found since the last time, make it known, and return it."""
+        """Reduce the new failures, add them to the known defects, and return them."""
         if self._found is None:
             return None
         found = reduced(self._found, self.judge)
@@ -248,11 +248,11 @@ _OPTIONS = ("loss", "output_grads", "prior_grads", *_PASSED)
 
 
 class BlobError(UsageError):
-    """A text that is no blob."""
+    """A text that is not a blob."""
 
 
 def to_blob(trial: Trial) -> str:
-    """Return a random trial of one stage as text; raise ``ValueError`` where the stage is none of a recipe."""
+    """Return a random trial of one stage as text; raise ``ValueError`` if the stage has no recipe."""
     recipe = recipe_of(trial.stages[0])
     if recipe is None:
         msg = f"the stage {trial.stages[0].name!r} has no recipe; expected a random stage"

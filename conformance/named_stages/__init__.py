@@ -1,1 +1,1 @@
-"""Stages that a user names, found and built, with the recipes of what they are fed."""
+"""Finds and builds stages that a user names, with the recipes of their arguments."""

@@ -1,6 +1,6 @@
-"""Stages that torch's tracer cuts a model into: what ``torch.distributed.pipelining.pipeline`` makes of it.
+"""Stages of a model that torch's tracer cuts, by ``torch.distributed.pipelining.pipeline``.
 
-A trace holds the dtype that it was made in, so that there is one for each; the parameters are those of the stage.
+A trace contains its dtype, so there is one for each; the parameters are the stage's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CUT = re.compile(r"[?&]cut=(?P<paths>[^?&#]*)$")
 
 
 def without_cut(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a stage without the modules before which it is to be cut, and these."""
+    """Return the name of a stage without its cut points, and these modules."""
     found = _CUT.search(text)
     return (text, ()) if found is None else (text[: found.start()], tuple(found["paths"].split(",")))
 
@@ -42,7 +42,7 @@ def without_cut(text: str) -> tuple[str, tuple[str, ...]]:
 def stages_cut(case: StageCase, paths: tuple[str, ...]) -> Iterator[StageCase]:
     """Yield the stages of a model that is cut before the modules at ``paths``.
 
-    Raises :class:`StageError` where it has no such module, and with the tracer's words where that refuses the model.
+    Raises :class:`StageError` for an unknown module, and with the tracer's message if it refuses the model.
     """
     text = f"{case.special}{'&' if '?' in case.special else '?'}cut={','.join(paths)}"
     told = f"stage {text!r}"
@@ -63,7 +63,7 @@ def stages_cut(case: StageCase, paths: tuple[str, ...]) -> Iterator[StageCase]:
 
 
 def _module_at(case: StageCase, path: str, told: str) -> str:
-    """Return the path of the module that is named so, or the only one whose path ends so."""
+    """Return the path of a named module, or the only path that ends with the name."""
     known = [name for name, _ in case.make(dtype=torch.float32, device=_CPU, seed=0).named_modules() if name]
     ending = [name for name in known if name.endswith(f".{path}")]
     if path in known or len(ending) == 1:
@@ -79,7 +79,7 @@ def _buffers_of(stage: nn.Module) -> list[str]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep to itself what the tracer warns of, logs and prints: the whole graph, where it refuses a model."""
+    """Suppress the tracer's warnings, logs and output, which contain the whole graph if it refuses a model."""
     disabled, nowhere = logging.root.manager.disable, io.StringIO()
     logging.disable()
     try:
@@ -91,7 +91,7 @@ def _silence() -> Iterator[None]:
 
 
 class _Traced:
-    """The traces of a model, which are made once for each dtype and device."""
+    """The traces of a model, made once for each dtype and device."""
 
     def __init__(self, case: StageCase, paths: tuple[str, ...], told: str) -> None:
         self._case, self._paths, self._told = case, paths, told
@@ -103,7 +103,7 @@ class _Traced:
         return self
 
     def _parts(self, dtype: torch.dtype) -> list[tuple[nn.Module, tuple[Any, ...]]]:
-        """Return the stages, and what each is fed."""
+        """Return the stages and the arguments of each."""
         try:
             from torch.distributed.pipelining import SplitPoint, pipeline  # noqa: PLC0415 (a slow import)
         except ImportError as error:
@@ -137,7 +137,7 @@ class _Traced:
 
 
 def _fed(pipe: Any, args: Sequence[Any]) -> Iterator[tuple[nn.Module, tuple[Any, ...]]]:
-    """Yield the stages of a pipeline, each with what it is fed where the first is fed ``args``."""
+    """Yield the stages of a pipeline with their arguments, where the first stage receives ``args``."""
     stages: list[nn.Module] = [pipe.get_stage_module(number) for number in range(pipe.num_stages)]
     seen: dict[nn.Module, tuple[Any, ...]] = {}
     handles = [stage.register_forward_pre_hook(seen.__setitem__) for stage in stages]
@@ -149,7 +149,7 @@ def _fed(pipe: Any, args: Sequence[Any]) -> Iterator[tuple[nn.Module, tuple[Any,
 
 
 class _Stage(nn.Module):
-    """One stage of a traced model; its parameters and buffers have the names that they have in the model."""
+    """One stage of a traced model, with the model's names of parameters and buffers."""
 
     def __init__(
         self, whole: nn.Module, parameters: list[str], buffers: list[str], traced: _Traced, number: int
@@ -177,7 +177,7 @@ class _Stage(nn.Module):
 
 
 def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Return the module that holds what is named so, made where there is none, and the last part of the name."""
+    """Return the module that owns a name, created if missing, and the last part of the name."""
     *path, last = name.split(".")
     for part in path:
         if part not in dict(root.named_children()):
@@ -187,7 +187,7 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _words(error: BaseException) -> str:
-    """Return what the first cause of an error says, on one line."""
+    """Return the message of an error's first cause as one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(shortened(str(error)).split())[:300]}"

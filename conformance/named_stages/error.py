@@ -1,4 +1,4 @@
-"""The error of a stage that somebody named, and that is none."""
+"""The errors of named stages that cannot be used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ class StageError(UsageError):
 
 
 class StageNotInstalledError(StageError):
-    """A stage of a library that is not installed: a matter of the environment, not of usage."""
+    """A stage of a library that is not installed: an error of the environment, not of usage."""
 
     exit_code = EXIT_ENVIRONMENT

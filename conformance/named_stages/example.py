@@ -1,4 +1,4 @@
-"""What a stage is fed: the arguments of an example, or those that its first layer asks for, as recipes."""
+"""The arguments of a stage as recipes: those of an example, or guessed from its first layer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ROWS, _POSITIONS, _PIXELS = 3, 6, 16
 def recipes_of(example: Any, module: nn.Module, told: str) -> tuple[Input, ...]:
     """Return one recipe per positional argument of ``example``: a tuple, a mapping by name, or one tensor.
 
-    Tensors of floating and complex dtypes are drawn anew for each micro-batch, in the example's shape and layout; they
-    need a gradient unless some of the example do, which then are the only ones. Others keep their rows, in another
-    order each time, and so do masks of floats, which hold infinities. Anything else is handed on as it is.
+    Tensors of floating and complex dtypes are drawn again for each micro-batch, with the example's shape and layout.
+    All require a gradient, or only those that do so in the example. Other tensors, and masks of floats with infinities,
+    keep their rows in another order each time. Any other argument is passed unchanged.
 
-    Raises :class:`StageError`, whose message begins with ``told``, for what no stage of a pipeline is fed.
+    Raises :class:`StageError`, whose message begins with ``told``, for arguments that no pipeline stage receives.
     """
     args = _positional(example, module, told)
     flagged = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
@@ -110,7 +110,7 @@ def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
 
 
 def required(module: nn.Module) -> list[str]:
-    """Return the names of the arguments by position without which the forward of a module cannot be called."""
+    """Return the names of the positional arguments that a module's forward requires."""
     return [
         name
         for name, one in inspect.signature(module.forward).parameters.items()
@@ -128,7 +128,7 @@ def _takes(module: nn.Module, candidate: Tensor) -> bool:
 
 
 def _candidates(module: nn.Module) -> Iterator[Tensor]:
-    """Yield what the first layer that has parameters may be fed, the plainest last of those with more dimensions."""
+    """Yield possible arguments of the first layer with parameters; of several shapes, the plainest last."""
     for layer in module.modules():
         shapes = _SHAPES.get(type(layer))
         if shapes is not None:

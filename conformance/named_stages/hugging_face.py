@@ -1,8 +1,8 @@
-"""Models of transformers as stages: built from their configuration with random weights, downloading nothing.
+"""Models of transformers as stages: built from their configuration with random weights, without downloads.
 
-``hf:LlamaForCausalLM``, ``hf:LlamaConfig`` or ``hf:path/to/config.json``; ``hf:LlamaForCausalLM?size=full`` leaves the
-configuration as it is, where it is made small otherwise. The whole model is one stage, and two of its layers, between
-which nothing but the hidden states is handed on, are another.
+The names are ``hf:LlamaForCausalLM``, ``hf:LlamaConfig`` or ``hf:path/to/config.json``. The model is made small, unless
+the name ends with ``?size=full``. One stage is the whole model. Another one has two of its layers that pass only hidden
+states.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _AUTO = (
 def models_of(text: str, told: str) -> Iterator[Part]:
     """Yield the stages of a model.
 
-    Raises :class:`StageError` for a model that transformers has not, and where it is not installed.
+    Raises :class:`StageError` for a model that transformers does not have, or if it is not installed.
     """
     name, small = asked(text, PREFIX, told)
     try:
@@ -87,10 +87,10 @@ def models_of(text: str, told: str) -> Iterator[Part]:
 
 
 class _Whole(nn.Module):
-    """A model that is fed by position and gives tensors; its parameters have the names that they have in the model."""
+    """A model with positional arguments and tensor outputs, with the model's parameter names."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
-        """Take the parts of ``model``, whose forward takes ``names``."""
+        """Create a stage from ``model``, whose forward has the arguments ``names``."""
         super().__init__()
         self.__dict__["model_itself"], self.names = model, names
         for name, part in model.named_children():
@@ -99,7 +99,7 @@ class _Whole(nn.Module):
             self.register_parameter(name, parameter)
 
     def forward(self, *args: Tensor) -> Any:
-        """Return the logits, or the last hidden state, and the auxiliary loss of a mixture of experts beside it."""
+        """Return the logits or the last hidden state, and the auxiliary loss of a mixture of experts."""
         model: Any = self.__dict__["model_itself"]
         routed = hasattr(model.config, "router_aux_loss_coef")
         given = {"output_router_logits": True} if routed else {}
@@ -111,26 +111,26 @@ class _Whole(nn.Module):
 
 
 class _Between(nn.Module):
-    """Layers of a model, from hidden states to hidden states; what else the model hands them stays the same."""
+    """Layers of a model, from hidden states to hidden states; their other arguments stay the same."""
 
     def __init__(
         self, layers: nn.Module, chosen: tuple[int, ...], others: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        """Keep some of ``layers``, and the arguments that they have beside the hidden states."""
+        """Store some of ``layers`` and their arguments other than the hidden states."""
         super().__init__()
         self.layers = nn.ModuleDict({str(number): layers[number] for number in chosen})  # type: ignore[index] # a list
         self.held: list[str] = []
         self.others, self.named = self._kept(others), self._kept(named)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the hidden states behind the last layer."""
+        """Return the hidden states after the last layer."""
         for layer in self.layers.values():
             found = layer(hidden, *self._given(self.others), **self._given(self.named))
             hidden = found[0] if isinstance(found, tuple) else found
         return hidden
 
     def _kept(self, tree: Any) -> Any:
-        """Return a tree with the names of buffers in the places of tensors: they follow the module to its device."""
+        """Return a tree with buffer names instead of tensors: buffers follow the module to its device."""
         if isinstance(tree, Tensor):
             name = f"given_{len(self.held)}"
             self.register_buffer(name, tree.detach().clone(), persistent=False)
@@ -149,14 +149,14 @@ class _Between(nn.Module):
 
 
 class _Held:
-    """Where a buffer of a stage stands among its arguments."""
+    """The position of a buffer among the arguments."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 def _maker(name: str, told: str, *, small: bool) -> Callable[[], nn.Module]:
-    """Return what makes a model."""
+    """Return the function that builds a model."""
     library = imported("transformers", told)
     if name.endswith(".json"):
         if not is_file(name):
@@ -185,7 +185,7 @@ def _auto(library: Any, config: Any, told: str) -> nn.Module:
 
 
 def _shrunk(config: Any, *, small: bool) -> Any:
-    """Return a configuration whose sizes are small, of the same class; a cache is of no use to a backward."""
+    """Return a configuration of the same class with small sizes and without a cache."""
     if small:
         kept = {name: one for name, one in config.to_dict().items() if name not in _SAID_BY_THE_CLASS}
         sizes = {name: min(kept[name], most) for name, most in _SMALL.items() if type(kept.get(name)) is int}
@@ -203,7 +203,7 @@ def _shrunk(config: Any, *, small: bool) -> Any:
 
 
 def _example(model: Any) -> dict[str, Tensor]:
-    """Return what a model is fed, by the names of its forward's arguments."""
+    """Return the arguments of a model by name."""
     config, generator = model.config, torch.Generator().manual_seed(0)
     if model.main_input_name == "pixel_values":
         side = config.image_size
@@ -216,7 +216,7 @@ def _example(model: Any) -> dict[str, Tensor]:
 
 
 def _layers(model: nn.Module) -> tuple[str, int] | None:
-    """Return the name of the longest list of layers of one class, and how many there are."""
+    """Return the name and the length of the longest list of layers of one class."""
     lists = [
         (name, len(part))
         for name, part in model.named_modules()
@@ -228,7 +228,7 @@ def _layers(model: nn.Module) -> tuple[str, int] | None:
 def _fed_to(
     whole: nn.Module, path: str, args: tuple[Tensor, ...]
 ) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]] | None:
-    """Return what the first of some layers is fed: hidden states, and its other arguments by position and by name."""
+    """Return the arguments of the first layer: hidden states, and its others by position and by name."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     layer = whole.get_submodule(f"{path}.0")
     handle = layer.register_forward_pre_hook(lambda _, given, named: seen.append((given, named)), with_kwargs=True)

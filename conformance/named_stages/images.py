@@ -1,4 +1,4 @@
-"""Models that see, as stages: built small where their constructors let them, and fed images that they take."""
+"""Image models as stages: built small if their constructors allow it, with images of a size that they accept."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def model_of_images(
     small: bool,
     sides: tuple[int, ...] = _FULL,
 ) -> Part:
-    """Return a model as one stage, fed images of the first size that it takes; of ``sides`` where it is left large.
+    """Return a model as one stage, with images of the first accepted size; of ``sides`` for a large model.
 
-    ``builder`` is the library's function that ``make`` calls, and says of which class the model is. Raises
-    :class:`StageError` for a model that takes images of none.
+    ``builder`` is the library's function that ``make`` calls, which shows the model's class. Raises :class:`StageError`
+    for a model that accepts no size.
     """
     kind = (_returned(builder) or type(make())) if small else None
     shrunk = [(rules, side, _SMALL_FRAMES) for rules in SMALLER for side in _SMALL] if small else []
@@ -56,7 +56,7 @@ def model_of_images(
 
 
 def _returned(builder: Callable[..., Any]) -> type[nn.Module] | None:
-    """Return the class of modules that a function says it returns."""
+    """Return the annotated module class of a function's result."""
     try:
         kind = typing.get_type_hints(builder).get("return")
     except (NameError, TypeError):
@@ -65,7 +65,7 @@ def _returned(builder: Callable[..., Any]) -> type[nn.Module] | None:
 
 
 def _example(module: nn.Module, side: int, frames: int) -> tuple[Tensor, ...]:
-    """Return an image, or a video, for each argument that the forward of a model asks for."""
+    """Return an image or a video for each argument of the model's forward."""
     convolutions = (one for one in module.modules() if isinstance(one, (nn.Conv2d, nn.Conv3d)))
     of_videos = isinstance(next(convolutions, None), nn.Conv3d)
     shape = (_ROWS, 3, *((frames,) if of_videos else ()), side, side)

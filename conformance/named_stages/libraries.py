@@ -1,4 +1,4 @@
-"""What builders of models of libraries share: what a name asks for, and the library, imported or missed."""
+"""Shared code of the builders of libraries' models: parses a name, and imports the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Part = tuple[str, Callable[[], nn.Module], tuple[Any, ...]]
 
 
 def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
-    """Return the name of a model, and whether it is to be small; raise :class:`StageError` for another size."""
+    """Return the name of a model, and whether to make it small; raise :class:`StageError` for another size."""
     name, _, size = text.removeprefix(prefix).partition("?")
     if size not in {"", "size=small", "size=full"}:
         msg = f"{told}: expected size=small or size=full, and cut=MODULE,… last; got {size!r}"
@@ -24,9 +24,9 @@ def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
 
 
 def imported(library: str, told: str) -> Any:
-    """Return a library, whose extra has its name; raise :class:`StageNotInstalledError` where it cannot be imported.
+    """Return a library, whose extra has its name; raise :class:`StageNotInstalledError` if it cannot be imported.
 
-    One that was built for another torch raises what it likes.
+    A library that was built for another torch may raise any error.
     """
     try:
         return importlib.import_module(library)

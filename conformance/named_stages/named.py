@@ -1,9 +1,9 @@
 """Stages by name: ``package.module[:object]`` or ``path/to/file.py[:object]``, turned into stage cases.
 
-The object is a factory that returns a module, or a module with an example of what it is fed; a module class; or a
-module. Where none is named, all that the module defines and offers without arguments are stages. ``hf:``, ``timm:`` or
-``torchvision:`` begin the name of a library's model. A module inside a stage is named behind it:
-``model.py:build#layers.0``; so are the modules before which torch's tracer cuts one: ``model.py:build?cut=layers.1``.
+The object is a factory that returns a module, or a module with example arguments; a module class; or a module. Without
+an object, all objects that the module defines and that need no arguments are stages. ``hf:``, ``timm:`` or
+``torchvision:`` begin the name of a library's model. The name of an inner module follows: ``model.py:build#layers.0``.
+So do the modules before which torch's tracer cuts a model: ``model.py:build?cut=layers.1``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _LIBRARIES = {library.PREFIX: library.models_of for library in (hugging_face, ti
 
 
 def stages_of(given: Given | Sequence[Given]) -> dict[str, StageCase]:
-    """Return stages by name, each built and run once; what is given twice counts once.
+    """Return stages by name, each built and run once; a repeated name counts once.
 
-    Raises :class:`StageError` and :class:`~gradconform.target.loading.TargetError` (both ``ValueError``) for what
+    Raises :class:`StageError` and :class:`~gradconform.target.loading.TargetError` (both ``ValueError``) if a stage
     cannot be found, built, fed or run forward and backward in float32 and float64.
     """
     several = [given] if isinstance(given, (str, StageCase)) else given
@@ -105,7 +105,7 @@ def _named(text: str) -> Iterator[StageCase]:
 
 
 def _offered(module: ModuleType) -> Iterator[str]:
-    """Yield the names of what a module offers: those of ``__all__``, else what it defines under a public name."""
+    """Yield the names that a module offers: those of ``__all__``, else its public definitions."""
     listed = getattr(module, "__all__", None)
     for name, made in vars(module).items():
         own = name in listed if listed is not None else not name.startswith("_") and _defined_in(made, module)
@@ -118,7 +118,7 @@ def _defined_in(made: object, module: ModuleType) -> bool:
 
 
 def _called_alone(made: object) -> bool:
-    """Tell whether something is a function, or a class of modules, that takes no argument."""
+    """Return whether an object is a function or a module class without required arguments."""
     if not (inspect.isfunction(made) or (isinstance(made, type) and issubclass(made, nn.Module))):
         return False
     parameters = inspect.signature(made).parameters.values()
@@ -132,7 +132,7 @@ def _case(made: object, home: ModuleType, named: Named) -> StageCase:
 
 
 def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> StageCase:
-    """Return the stage that is built so and fed as an example is; it is named by the last part of ``text``."""
+    """Return the stage with a builder and example arguments, named by the last part of ``text``."""
     module = build()
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text.rpartition(":")[2])
     name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "stage"
@@ -141,7 +141,7 @@ def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> 
 
 
 def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], nn.Module], Any]:
-    """Return what builds a stage, and its example, None where it has none."""
+    """Return the builder of a stage, and its example or None."""
     if isinstance(made, nn.Module):
         return lambda: copy.deepcopy(made), _example_of(named, made, home)
     if not callable(made):
@@ -159,7 +159,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
 
 
 def _example_of(named: Named, *holders: object) -> Any:
-    """Return the example that the first of ``holders`` with one has."""
+    """Return the example of the first of ``holders`` that has one."""
     for holder in holders:
         example = getattr(holder, _EXAMPLE, None)
         if example is not None and not isinstance(example, (nn.Module, nn.Parameter)):

@@ -1,4 +1,4 @@
-"""Pieces of a stage: a module inside it as a stage of its own, fed in the shapes that the whole feeds it."""
+"""Pieces of a stage: an inner module as a stage, with arguments of the shapes that it receives in the whole."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MARK = "#"
 def piece_of(case: StageCase, path: str) -> StageCase:
     """Return the module ``path`` of a stage as a stage.
 
-    Its parameters have the values that they have in the whole. Raises :class:`StageError` where the forward does not
-    call it, and for one that is no stage by itself.
+    Its parameters have the values of the whole stage. Raises :class:`StageError` if the forward does not call it, or if
+    it cannot be a stage alone.
     """
     called = _calls(case)
     told = f"stage {case.special + MARK + path!r}"
@@ -53,14 +53,14 @@ def piece_of(case: StageCase, path: str) -> StageCase:
 
 
 def calls(case: StageCase, path: str) -> bool:
-    """Tell whether the forward of a stage calls the module ``path``."""
+    """Return whether the forward of a stage calls the module ``path``."""
     return path in _calls(case)
 
 
 def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]]:
-    """Yield the stages right below the module ``path`` of a stage, the whole where it is empty, by their names.
+    """Yield the stages directly below the module ``path`` of a stage (the whole if empty), by their names.
 
-    What is no stage by itself is left out.
+    Modules that cannot be stages alone are skipped.
     """
     inside = [name for name in _calls(case) if name.startswith(f"{path}." if path else "")]
     for name in inside:
@@ -73,7 +73,7 @@ def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]
 
 @lru_cache(maxsize=1)  # the pieces of one stage are tried one behind the other
 def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Return what each module inside a stage is first called with in one forward."""
+    """Return the arguments of each inner module's first call in one forward."""
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)
     args = place_arguments(case.inputs, draw_arguments(case.inputs, seed=0, dtype=torch.float32), module, _CPU)
     names = {id(inner): name for name, inner in module.named_modules() if name}
@@ -92,7 +92,7 @@ def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def _by_name(module: nn.Module, args: tuple[Any, ...], told: str) -> dict[str, Any]:
-    """Return arguments by position under the names that the module's forward has for them."""
+    """Return positional arguments by the names in the module's forward."""
     names = list(inspect.signature(module.forward).parameters)
     if len(names) < len(args):
         msg = f"{told}: its forward takes both named and unnamed arguments; wrap it in a module with named ones"

@@ -1,4 +1,4 @@
-"""What a named stage shows when it is run once: its traits, or why it is no stage that can be judged."""
+"""Runs a named stage once to measure its traits, or to find why it cannot be judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .error import StageError
 
 
 def traits_of(case: StageCase, told: str) -> frozenset[str]:
-    """Return the traits that a stage shows in float32 or float64; raise where it cannot be judged by its gradients."""
+    """Return the traits of a stage in float32 or float64; raise if it cannot be judged by its gradients."""
     return frozenset().union(*(_shown(case, dtype, told) for dtype in (torch.float32, torch.float64)))
 
 
@@ -38,7 +38,7 @@ def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
 
 
 def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
-    """Raise for a stage that has no gradients, or that does not give the same twice."""
+    """Raise for a stage without gradients, or with different outputs in two runs."""
     first, second = outputs_twice(case, dtype)
     if not any(output.requires_grad for output in first):
         msg = f"{told}: no output requires a gradient, so there is no backward to judge"

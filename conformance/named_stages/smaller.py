@@ -1,4 +1,4 @@
-"""Models made small by what their constructors are given: widths, heads, depths and the size of images."""
+"""Makes models small by their constructors' arguments: widths, heads, depths and image sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rule = Callable[[Any], Any]
 
 
 def _each(value: Any, rule: Callable[[int, int], Any]) -> Any:
-    """Return what a rule gives for a number, or for each of several and its place; anything else as it is."""
+    """Return the result of a rule for a number, or for each of several with its place; other values unchanged."""
     if type(value) is int:
         return rule(value, 0)
     if isinstance(value, (tuple, list)) and all(type(one) is int for one in value):
@@ -28,17 +28,17 @@ def _at_most(value: Any, most: float) -> Any:
 
 
 def _width(value: Any, first: int) -> Any:
-    """Return widths that double from stage to stage, as they mostly do."""
+    """Return widths that double from stage to stage, as in most models."""
     return _each(value, lambda one, place: min(one, first * 2**place))
 
 
 def _heads(value: Any) -> Any:
-    """Return a power of two, which divides a small width."""
+    """Return a power of two that divides a small width."""
     return _each(value, lambda one, _: 2 ** (min(one, 4).bit_length() - 1))
 
 
 def _depth(value: Any) -> Any:
-    """Return two layers of the first stage, so that one follows another, and one of each other stage."""
+    """Return two layers for the first stage, so that one follows another, and one for each other stage."""
     return _each(value, lambda one, place: min(one, 1 if place else 2))
 
 
@@ -68,16 +68,16 @@ _IMAGES = ("img_size", "image_size", "input_size", "spatial_size")
 
 
 def for_images(side: int, frames: int) -> Mapping[str, Rule]:
-    """Return the rules of a constructor that has to know how large images are, and how many a video has."""
+    """Return the rules of a constructor with arguments for the image size and the number of video frames."""
     fit = partial(_each, rule=lambda _, __: side)
     return {**dict.fromkeys(_IMAGES, fit), "temporal_size": partial(_at_most, most=frames)}
 
 
 @contextlib.contextmanager
 def smaller(kind: type[nn.Module] | None, rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Let the constructor of a class of modules follow ``rules`` by the names of its arguments, those by default too.
+    """Apply ``rules`` to the named arguments, with defaults, of a module class's constructor in a context.
 
-    A function of a library that builds a model mostly says itself what the class is given, and takes no other sizes.
+    A library function that builds a model mostly passes fixed sizes to the class, and accepts no others.
     """
     owner, known = _constructor(kind, rules) if kind is not None else (None, None)
     if owner is None or known is None:
@@ -102,7 +102,7 @@ def smaller(kind: type[nn.Module] | None, rules: Mapping[str, Rule]) -> Iterator
 
 
 def _constructor(kind: type[nn.Module], rules: Mapping[str, Rule]) -> tuple[Any, inspect.Signature] | tuple[None, None]:
-    """Return the class above ``kind`` whose constructor names an argument of ``rules``, and how that is called."""
+    """Return the base class of ``kind`` whose constructor has an argument of ``rules``, and its signature."""
     for owner in kind.__mro__:
         if owner is not nn.Module and "__init__" in vars(owner):
             known = inspect.signature(vars(owner)["__init__"])

@@ -1,6 +1,6 @@
-"""Models of timm as stages: built with random weights, downloading nothing.
+"""Models of timm as stages: built with random weights, without downloads.
 
-``timm:vit_tiny_patch16_224`` is made small; ``timm:vit_tiny_patch16_224?size=full`` is as large as it is.
+``timm:vit_tiny_patch16_224`` is made small; ``timm:vit_tiny_patch16_224?size=full`` keeps its sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "timm:"
 def models_of(text: str, told: str) -> Iterator[Part]:
     """Yield the model as one stage.
 
-    Raises :class:`StageError` for a model that timm has not, or that takes no images, and where timm is not installed.
+    Raises :class:`StageError` for an unknown model or one without image input, or if timm is not installed.
     """
     name, small = asked(text, PREFIX, told)
     library = imported("timm", told)

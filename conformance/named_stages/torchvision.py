@@ -1,6 +1,6 @@
-"""Models of torchvision as stages: built with random weights, downloading nothing.
+"""Models of torchvision as stages: built with random weights, without downloads.
 
-``torchvision:resnet50`` is made small; ``torchvision:resnet50?size=full`` is as large as it is.
+``torchvision:resnet50`` is made small; ``torchvision:resnet50?size=full`` keeps its sizes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _WEIGHTS = ("weights", "weights_backbone")
 def models_of(text: str, told: str) -> Iterator[Part]:
     """Yield the model as one stage.
 
-    Raises :class:`StageError` for a model that torchvision has not, or that takes no images, and where torchvision is
-    not installed.
+    Raises :class:`StageError` for an unknown model or one without image input, or if torchvision is not installed.
     """
     name, small = asked(text, PREFIX, told)
     models = imported("torchvision", told).models

@@ -1,4 +1,4 @@
-"""The subjects of a self-test shared among worker processes, and what is left of the contract given to every fault."""
+"""Distributes the subjects of a self-test to worker processes, and the remaining checks to every fault."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TIME_LIMIT = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A subject to be judged, or a fault, of which an outcome is ``known``, to be held against ``checks`` as well."""
+    """A subject to judge; or a fault with a ``known`` outcome, to judge by more ``checks``."""
 
     subject: Subject
     known: Outcome | None = None
     checks: tuple[str, ...] = ()
 
     def order(self) -> dict[str, Any]:
-        """Return what a worker is told."""
+        """Return the order to a worker."""
         known = None if self.known is None else self.known.to_dict()
         return {"subject": self.subject, "known": known, "checks": self.checks}
 
@@ -46,10 +46,10 @@ def judge_all(  # noqa: PLR0913 (what is judged, by how many and how long, and w
     on_outcome: Callable[[Outcome], None] = lambda _: None,
     every_check: bool = False,
 ) -> list[Outcome]:
-    """Judge every subject in one of ``workers`` processes; ``on_outcome`` sees each outcome as it comes.
+    """Judge every subject in one of ``workers`` processes; ``on_outcome`` receives each outcome when it is ready.
 
-    A subject that takes longer than ``time_limit`` seconds, or that ends its process, has an outcome that says so.
-    With ``every_check`` the checks that have failed nothing by then are held against one fault after the other.
+    A subject that takes longer than ``time_limit`` seconds, or that ends its process, has an outcome that says so. With
+    ``every_check``, the checks that have failed nothing by then run on one fault after another.
     """
     found: dict[Subject, Outcome] = {}
     left = set(options.checks) if every_check else set[str]()
@@ -70,7 +70,7 @@ def judge_all(  # noqa: PLR0913 (what is judged, by how many and how long, and w
 
 
 def _second(subjects: Sequence[Subject], found: dict[Subject, Outcome], left: set[str]) -> Iterator[_Job]:
-    """Yield each fault with what is left of the checks when its turn comes, until nothing is."""
+    """Yield each fault with the remaining checks at its turn, until none remain."""
     for subject in subjects:
         outcome = found.get(subject)  # none: it is being judged still
         if subject[0] == "fault" and outcome is not None and outcome.broke is None and outcome.named:
@@ -86,11 +86,11 @@ def _share(
     time_limit: float,
     take: Callable[[_Job, Message | Exit], None],
 ) -> None:
-    """Let worker processes do the jobs, each one when a worker is free for it."""
+    """Run the jobs in worker processes, each when a worker is free."""
     busy: dict[Worker, _Job] = {}
 
     def go_on(worker: Worker | None = None) -> None:
-        """Let a worker, or a new one, do the next job; end the one that has none."""
+        """Give the next job to a worker or a new one; end it if there is none."""
         job = next(jobs, None)
         if job is not None:
             worker = worker or Worker("gradconform.selftest.judging:serve", options.to_dict())
@@ -115,7 +115,7 @@ def _share(
 
 
 def _outcome(subject: Subject, heard: Message | Exit) -> Outcome:
-    """Return what a worker said of a subject, or what became of the worker."""
+    """Return a worker's outcome of a subject, or how the worker ended."""
     if not isinstance(heard, Exit):
         return Outcome.from_dict(heard)
     role, name = subject
@@ -125,7 +125,7 @@ def _outcome(subject: Subject, heard: Message | Exit) -> Outcome:
 
 
 def serve(orders: Orders, tell: Tell) -> None:
-    """Do the work of a worker: judge the subjects that are ordered, and hold faults against checks."""
+    """Run as a worker: judge the ordered subjects, and run checks on faults."""
     torch.set_num_threads(1)
     options = SelftestOptions.from_dict(next(orders))
     if options.choice is not None:

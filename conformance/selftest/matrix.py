@@ -1,4 +1,4 @@
-"""The kill matrix: which check fails which fault, and what follows from it."""
+"""The kill matrix: which check fails which fault, and its summaries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .subject import Outcome, SelftestOptions
 class KillMatrix:
     """All outcomes of one self-test.
 
-    ``checks`` are the ids that were run, ``complete`` says that every fault was, ``left_out`` names the faults that are
-    none in this dtype, with the reason. ``planned`` is how many outcomes there were to be.
+    ``checks`` are the ids that ran. ``complete`` means that every fault ran. ``left_out`` names the faults that are not
+    wrong in this dtype, with the reason. ``planned`` is the number of planned outcomes.
     """
 
     options: SelftestOptions
@@ -35,17 +35,17 @@ class KillMatrix:
 
     @property
     def survivors(self) -> list[Outcome]:
-        """Faults that no check failed of those that name it."""
+        """Faults that passed all checks that name them."""
         return [o for o in self.faults if not (o.killed or o.untried or o in self.broken)]
 
     @property
     def untried(self) -> list[Outcome]:
-        """Faults for which plain autograd itself can do nothing here."""
+        """Faults whose checks plain autograd does not support here."""
         return [outcome for outcome in self.faults if outcome.untried]
 
     @property
     def impossible(self) -> dict[str, str]:
-        """The checks that plain autograd does not support here, with what it raised."""
+        """The checks that plain autograd does not support here, with the errors."""
         return dict(sorted(found for outcome in self.outcomes for found in outcome.impossible))
 
     @property
@@ -55,19 +55,19 @@ class KillMatrix:
 
     @property
     def accused(self) -> list[Outcome]:
-        """Right variants that failed a check, or of which nothing was judged."""
+        """Right variants that failed a check, or that no check judged."""
         return [outcome for outcome in self.variants if not outcome.right and outcome not in self.broken]
 
     @property
     def kills(self) -> Counter[str]:
-        """How many faults each check killed; checks that killed none are in it with 0."""
+        """The number of faults that each check killed, 0 included."""
         counts = Counter(dict.fromkeys(self.checks, 0))
         counts.update(check for outcome in self.faults for check in outcome.failed)
         return counts
 
     @property
     def idle(self) -> list[str]:
-        """The checks that killed nothing, those aside that cannot be run here."""
+        """The checks that killed nothing, except those that cannot run here."""
         return sorted(check for check, count in self.kills.items() if not count and check not in self.impossible)
 
     @property
@@ -81,7 +81,7 @@ class KillMatrix:
         return bool(self.outcomes) and all(outcome.right for outcome in self.outcomes)
 
     def areas(self) -> dict[tuple[str, str], int]:
-        """Return how many faults of a topic an area killed, by area and topic."""
+        """Return the number of faults of a topic that an area killed, by area and topic."""
         found: Counter[tuple[str, str]] = Counter()
         for outcome in self.faults:
             found.update({(check.partition(".")[0], outcome.topic) for check in outcome.failed})

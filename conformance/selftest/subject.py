@@ -1,4 +1,4 @@
-"""What the contract says of the subjects of a self-test: each a fault or a right variant, judged in a worker."""
+"""The contract's results on the subjects of a self-test: faults and right variants, judged in a worker."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _DIAGNOSED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestOptions:
-    """What a self-test is of: where, how much of the contract, and which catalogues (``module:attribute``).
+    """The options of a self-test: the place, the part of the contract, and the catalogues (``module:attribute``).
 
-    ``choice`` is what was found out about ``device`` and ``dtype``, so that no worker has to find it out again.
-    ``whole``: every fault runs all checks, not only those that name it and those that nothing else has failed.
+    ``choice`` is the probe result of ``device`` and ``dtype``, so that workers need not probe again. ``whole``: every
+    fault runs all checks, not only those that name it and those that nothing else has failed.
     """
 
     device: str = "cpu"
@@ -79,13 +79,13 @@ Subject = tuple[Role, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the contract said of one subject.
+    """The contract's result on one subject.
 
-    ``failed`` and ``errors`` are check ids, the latter with their messages, of those that were run; ``named`` are the
-    checks that a fault names and that ran; ``untried`` says that plain autograd or this torch can do none of them,
-    ``impossible`` what it cannot do, with what it raised. ``value`` says that it is a fault of values, ``cause`` which
-    cause a message gave for it, ``said`` whether that is the one of the catalogue. ``seconds`` are those of the
-    processor. ``broke`` tells of a worker that hung or crashed.
+    ``failed`` and ``errors`` are ids of checks that ran, the latter with messages. ``named`` are the checks of a fault
+    that ran. ``untried`` means that plain autograd or this torch supports none of them, and ``impossible`` has the
+    unsupported ones with their errors. ``value``: it is a fault of values. ``cause`` is the cause in a message, and
+    ``said`` is whether the catalogue names it. ``seconds`` is processor time. ``broke`` describes a worker that hung or
+    crashed.
     """
 
     role: Role
@@ -106,20 +106,20 @@ class Outcome:
 
     @property
     def named_passed(self) -> tuple[str, ...]:
-        """The checks one would name for the fault that did not fail."""
+        """The checks that name the fault and did not fail."""
         return tuple(sorted(set(self.named) - set(self.failed)))
 
     @property
     def killed(self) -> bool:
-        """Whether a fault failed a check that names it, or any check where none of these is in the profile.
+        """Whether a fault failed a check that names it, or any check if none of these is in the profile.
 
-        Another check than those may fail for another reason.
+        Other checks may fail for other reasons.
         """
         return not set(self.named).isdisjoint(self.failed) if self.named else bool(self.failed) and not self.untried
 
     @property
     def right(self) -> bool:
-        """Whether it is as it should be: a fault is killed, a right variant is clean and was judged at all."""
+        """Whether the outcome is as expected: a fault is killed, a right variant was judged without a failure."""
         if self.broke is not None or self.errors:
             return False
         return self.killed or self.untried if self.role == "fault" else not self.failed and self.passed > 0
@@ -135,9 +135,9 @@ class Outcome:
 
 
 def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> Outcome:
-    """Run the contract against one subject: a right variant all of it, a fault the checks that name it.
+    """Run the contract on one subject: all of it for a right variant, the naming checks for a fault.
 
-    A fault that none of the profile names runs all of it too.
+    A fault that no check of the profile names runs all of it too.
     """
     started = time.process_time()
     role, name = subject
@@ -165,7 +165,7 @@ def _named(options: SelftestOptions, fault: Fault) -> list[str]:
 
 
 def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], oracles: OracleCache) -> Outcome:
-    """Return the outcome of a fault with those of ``checks`` that it fails as well."""
+    """Return the outcome of a fault, with the ``checks`` that it fails too."""
     started = time.process_time()
     report = _report(options, options.catalogue("fault")[outcome.name].make(), oracles, list(checks))
     failed = (result.check for result in report if result.status == "failed")
@@ -174,19 +174,19 @@ def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], orac
 
 
 def _impossible(result: Result) -> bool:
-    """Tell whether plain autograd itself could not do what a check asks."""
+    """Return whether plain autograd does not support a check's requirement."""
     return result.status == "unsupported" and result.kind == "environment"
 
 
 def _of_other_torch(result: Result) -> bool:
-    """Tell whether a check asks for what the torch of this process has not, so that nobody claims it."""
+    """Return whether a check requires a feature that this torch lacks, so that no target claims it."""
     return "edge_roots" in result.unclaimed and not EDGE.there()
 
 
 def _report(
     options: SelftestOptions, target: object, oracles: OracleCache, checks: list[str], *, diagnose: bool = False
 ) -> Report:
-    """Run ``checks``, all that there are where none is named."""
+    """Run ``checks``, or all if none is named."""
     given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
     run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles)
     run.guard = None  # whoever is judged here is the kit's own
@@ -195,7 +195,7 @@ def _report(
 
 
 def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles: OracleCache) -> dict[str, Any]:
-    """Look for the cause of a wrong value, and hold it against the catalogue's."""
+    """Find the cause of a wrong value, and compare it with the catalogue's."""
     wrong = [result.check for result in named if any(finding["kind"] in VALUES for finding in result.findings)]
     if not wrong:
         return {}
@@ -204,7 +204,7 @@ def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles
 
 
 def told_cause(report: Report, fault: Fault) -> dict[str, Any]:
-    """Return the first cause that a report tells (``cause``), and whether it tells one of the fault's (``said``)."""
+    """Return the first cause in a report (``cause``), and whether it has one of the fault's (``said``)."""
     causes = [finding["cause"] for result in report for finding in result.findings if finding["cause"]]
     causes += [one["mistake"] for result in report for one in result.undone]
     said = any(_is(cause, wanted) for cause in causes for wanted in fault.causes)
@@ -212,13 +212,13 @@ def told_cause(report: Report, fault: Fault) -> dict[str, Any]:
 
 
 def _is(cause: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a cause, one of those that it consists of, or what explains it, is ``wanted``."""
+    """Return whether a cause, one of its parts or its explanation is ``wanted``."""
     inner = [*cause.get("causes", ()), *([cause["why"]] if "why" in cause else [])]
     return all(map(_agrees, wanted, wanted.values(), map(cause.get, wanted))) or any(_is(one, wanted) for one in inner)
 
 
 def _agrees(field: str, wanted: Any, found: Any) -> bool:
-    """Tell whether a field is as wanted: factors are computed, and a few hundredths of them may be noise."""
+    """Return whether a field has the wanted value; computed factors may differ by a few hundredths."""
     if field != "factors" or found is None:
         return bool(found == wanted)
     return len(found) == len(wanted) and all(

@@ -1,1 +1,1 @@
-"""Waivers: failures that are expected, each with a reason, an owner and a day on which it ends."""
+"""Waivers: expected failures, each with a reason, an owner and a last day."""

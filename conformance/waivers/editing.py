@@ -1,4 +1,4 @@
-"""Edits a waiver file as text, so that comments and order stay: entries to fill in, and entries taken out."""
+"""Edits a waiver file as text, so that comments and order stay: adds entries to fill in, and removes entries."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ USUAL_DAYS = 90
 
 
 def usual_expiry() -> dt.date:
-    """Return the last day of an entry for which nobody names one."""
+    """Return the default last day of an entry."""
     return current_day() + dt.timedelta(days=USUAL_DAYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What new entries say; an empty text is left to be filled in."""
+    """The fields of new entries; the user fills in empty ones."""
 
     reason: str = ""
     issue: str = ""
@@ -40,15 +40,15 @@ class Filled:
 
     @property
     def missing(self) -> list[str]:
-        """The names of what is left to be filled in."""
+        """The names of the fields that the user must fill in."""
         return [name for name in SAID if not getattr(self, name)]
 
 
 def added(path: str, report: Report, filled: Filled) -> tuple[str, int]:
-    """Return the text of the file with an entry per failed check of ``report``, and how many entries were added.
+    """Return the text of the file with an entry per failed check of ``report``, and the number of new entries.
 
-    One entry serves all devices and dtypes in which a check failed. All say what is ``filled``. Raises
-    :class:`~gradconform.waivers.waiver.WaiverError` where the file is there and holds anything but entries.
+    One entry serves all devices and dtypes in which a check failed. All have the ``filled`` fields. Raises
+    :class:`~gradconform.waivers.waiver.WaiverError` if the file exists and has anything but entries.
     """
     file = Path(path)
     _, entries = read_tables(file) if file.exists() else (b"", [])
@@ -75,7 +75,7 @@ def _pinned(results: Iterable[Result]) -> tuple[str, ...]:
 
 
 def _block(check: str, results: Sequence[Result], report: Report, filled: Filled) -> str:
-    """Return an entry in TOML; what JSON writes of a text or a list of texts is TOML as well."""
+    """Return an entry in TOML; JSON's form of a text or a list of texts is TOML as well."""
     pinned = _pinned(results)
     said = without_programs(results[0].message, results[0].programs)
     seen = "".join(letter for letter in " ".join(said[:1]) if letter.isprintable())  # TOML takes no other in a comment
@@ -98,10 +98,10 @@ def _comment(text: str) -> list[str]:
 
 
 def pruned(path: str, report: Report) -> tuple[str, list[tuple[int, Waiver]]]:
-    """Return the text of the file without what ``report`` has shown to be needless, and those entries by number.
+    """Return the text of the file without the entries that ``report`` shows to be needless, and these by number.
 
-    Needless is an entry that is for the run's adapter, torch, devices and dtypes, whose checks were all judged there,
-    and of which none failed. Raises :class:`~gradconform.waivers.waiver.WaiverError`.
+    An entry is needless if all its checks were judged and none failed. It must be for the run's adapter, torch, devices
+    and dtypes. Raises :class:`~gradconform.waivers.waiver.WaiverError`.
     """
     waivers = read_waivers(path)
     cells = list(dict.fromkeys((result.device, result.dtype) for result in report.results))
@@ -137,7 +137,7 @@ def _without(text: str, gone: Sequence[int], waivers: Waivers) -> str:
 
 
 def _with_comments(lines: Sequence[str], header: int) -> int:
-    """Return the first line of an entry: that of the comment right above it, if there is one."""
+    """Return the first line of an entry, or of the comment directly above it."""
     first = header
     while first and lines[first - 1].lstrip().startswith("#"):
         first -= 1

@@ -1,6 +1,6 @@
-"""Waivers: which failures are expected, where and why, read from a file, and applied to results one way for everybody.
+"""Waivers: expected failures with scope and reason, read from a file, and applied to results.
 
-Whatever is wrong in a file is refused before a run, with what was expected in its place.
+Any error in a file is raised before a run, with the expected value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LARGEST_FILE = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Where a waiver holds: globs over the names of adapter, device and dtype, and a range of torch versions."""
+    """The scope of a waiver: globs over the names of adapter, device and dtype, and a range of torch versions."""
 
     adapter: str = "*"
     torch: str = ""
@@ -44,19 +44,19 @@ class Scope:
     dtype: str = "*"
 
     def holds(self, *, adapter: str, torch: str) -> bool:
-        """Tell whether runs of this adapter with this torch are meant; of a version with a tag, the tag is left out."""
+        """Return whether the scope includes this adapter and torch; a version's tag is ignored."""
         return fnmatchcase(adapter, self.adapter) and SpecifierSet(self.torch).contains(
             torch.partition("+")[0], prereleases=True
         )
 
     def to_dict(self) -> dict[str, str]:
-        """Return what is not everywhere, as the waiver file has it."""
+        """Return the set fields, as in the waiver file."""
         return {name: value for name, value in asdict(self).items() if value not in {"*", ""}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
-    """One entry of a waiver file. ``verdict`` are the kinds of findings that are expected, ``expires`` the last day."""
+    """One entry of a waiver file. ``verdict`` are the expected kinds of findings, ``expires`` is the last day."""
 
     check: str
     verdict: tuple[str, ...]
@@ -67,11 +67,11 @@ class Waiver:
     when: Scope = Scope()
 
     def covers(self, place: Place) -> bool:
-        """Tell whether the entry speaks of the check, the device and the dtype of ``place``."""
+        """Return whether the entry is for the check, the device and the dtype of ``place``."""
         return place.matches(self.check, self.when.device, self.when.dtype)
 
     def expects(self, result: Result) -> bool:
-        """Tell whether all that ``result`` found is of the pinned kinds."""
+        """Return whether all findings of ``result`` have pinned kinds."""
         return result.status == "failed" and kinds(result) <= set(self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Waiver:
 
 
 def kinds(result: Result) -> set[str]:
-    """Return the kinds of all findings of a failure, or its own kind where it has no findings."""
+    """Return the kinds of all findings of a failure, or its own kind without findings."""
     return {str(finding["kind"]) for finding in result.findings} or {str(result.kind)}
 
 
@@ -102,7 +102,7 @@ class Waivers:
     elsewhere: tuple[int, ...] = ()
 
     def within(self, *, adapter: str, torch: str, cells: Iterable[tuple[str, str]]) -> Waivers:
-        """Return the waivers as a run applies them: of ``adapter``, with ``torch``, on devices and dtypes ``cells``."""
+        """Return the waivers for a run: of ``adapter``, with ``torch``, on devices and dtypes ``cells``."""
         places = [Place("*", device, dtype) for device, dtype in cells]
         here = [
             waiver.when.holds(adapter=adapter, torch=torch)
@@ -117,11 +117,11 @@ class Waivers:
         return [waiver for position, waiver in enumerate(self.entries) if position not in self.elsewhere]
 
     def apply(self, result: Result) -> Result:
-        """Return what a result is under the waivers.
+        """Return a result with the waivers applied.
 
         A failure whose findings are all of a pinned kind is ``waived``, a pass ``unexpectedly_passed``. Any other
-        failure of a check that has a waiver stays one, and its message says what was expected instead. Errors, and
-        what could not be run, are no failures that can be expected.
+        failure of a check with a waiver stays a failure, and its message names the expected kind. Errors and checks
+        that could not run cannot be waived.
         """
         if result.waiver is not None or result.status not in {"passed", "failed"}:
             return result
@@ -138,7 +138,7 @@ class Waivers:
         return replace(result, message="\n".join([*result.preamble, note, *map(finding_line, result.findings)]))
 
     def record(self) -> dict[str, Any]:
-        """Return what a report says of the waivers, as JSON values."""
+        """Return the report's entry on the waivers, as JSON values."""
         return {
             "file": self.file,
             "sha256": self.sha256,
@@ -171,21 +171,21 @@ class WaiverError(UsageError):
 
 @lru_cache(maxsize=1)
 def verdicts() -> tuple[str, ...]:
-    """Return what a waiver can be pinned to: the kinds of findings, and the ways to fail without one."""
+    """Return the possible verdicts of a waiver: the kinds of findings, and the failures without one."""
     known = schema()["$defs"]["finding"]["properties"]["kind"]["enum"]
     return (*known, "refused", "crash", "hang", "memory", "device_lost")
 
 
 def current_day() -> dt.date:
-    """Return the day on which entries are held against their last one, in UTC."""
+    """Return the day in UTC that is compared with the last days of entries."""
     return dt.datetime.now(dt.timezone.utc).date()
 
 
 def read_waivers(path: str | Path, *, today: dt.date | None = None) -> Waivers:
     """Read a waiver file.
 
-    Raises :class:`WaiverError` that lists what is wrong with each entry: a name that is missing, empty or unknown, a
-    verdict that no finding has, a range of versions or a date that is none, and an entry that has expired.
+    Raises :class:`WaiverError` with the problems of each entry: missing, empty or unknown names, unknown verdicts,
+    invalid version ranges or dates, and expired entries.
     """
     content, tables = read_tables(Path(path))
     day = today or current_day()
@@ -212,7 +212,7 @@ def refuse_unknown_checks(waivers: Waivers, known: Collection[str]) -> None:
 
 
 def read_tables(path: Path) -> tuple[bytes, list[dict[str, Any]]]:
-    """Return what a waiver file holds, and its entries; raise :class:`WaiverError` where it holds anything else."""
+    """Return the content of a waiver file and its entries; raise :class:`WaiverError` for any other content."""
     try:
         held = content(path, _LARGEST_FILE)
         values = tomllib.loads(held.decode("utf-8"))
