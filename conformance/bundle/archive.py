@@ -90,8 +90,8 @@ REQUIRED = (STATEMENT, REPORT, ENVIRONMENT, KIT)
 
 #: A report packs to a twentieth of its bytes.
 _MOST_PACKED = 1000
-#: The last bytes of an archive without a comment, which say how long the list of its files is; before them stands in a
-#: large one where to look instead.
+#: The last bytes of an archive without a comment, which contain the length of its list of files. In a large archive the
+#: locator before them has the address instead.
 _END, _LOCATOR, _LONGEST_LIST = 22, 20, 4096
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _PACKED = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}

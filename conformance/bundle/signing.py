@@ -23,9 +23,9 @@ from .archive import on_disk
 NAMESPACE = "gradconform"
 
 _LARGEST = 2**20
-#: For a whole call without a person; one who is asked for a passphrase or to touch a key has longer.
+#: The limit of a call without a person, and that of one with a prompt for a passphrase or a touch.
 _SECONDS, _SECONDS_OF_A_PERSON = 60, 600
-#: What ``ssh-keygen`` ends with where the answer is no; with anything else it has not answered.
+#: The exit code of ``ssh-keygen`` for an invalid signature; any other code is an error.
 _REFUSED = 255
 _SAID = 500
 
@@ -68,7 +68,7 @@ def signature(held: bytes, key: str) -> bytes:
     :class:`NoSshKeygenError`.
     """
     try:
-        opened(key).close()  # ssh-keygen waits for a pipe that nobody writes to
+        opened(key).close()  # ssh-keygen would wait for a pipe without a writer
     except OSError as error:
         msg = f"--sign {key!r}: cannot read the file: {error.strerror}; expected a private ssh key"
         raise SigningError(msg) from error

@@ -19,7 +19,7 @@ _ATTEMPTS = 12
 #: What choices are drawn from. Of the first few it is the one whose rows real targets lose fewest of.
 _SEED = 1
 
-#: A pair, and the claim that the row it stands in is to do without; empty where it may claim anything.
+#: A pair, and the claim that its row must not have; empty if the row may claim anything.
 Demand = tuple[Together, str]
 
 

@@ -13,7 +13,7 @@ from gradconform.fixtures.inputs import Constant, Input, Normal, Rows, SameAs
 
 from .error import StageError
 
-#: Rows of a batch, and positions of a sequence, where nobody has given an example.
+#: Rows of a batch, and positions of a sequence, without an example.
 _ROWS, _POSITIONS, _PIXELS = 3, 6, 16
 
 

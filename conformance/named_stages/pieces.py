@@ -71,7 +71,7 @@ def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]
                 continue
 
 
-@lru_cache(maxsize=1)  # the pieces of one stage are tried one behind the other
+@lru_cache(maxsize=1)  # the pieces of one stage are tried in turn
 def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return the arguments of each inner module's first call in one forward."""
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)

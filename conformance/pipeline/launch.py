@@ -98,7 +98,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
             on_result(beside_torch(result, before.get(result.check)))
 
         def sort_out(found: Verdict) -> None:
-            # A death or hang outside the implementation is charged to nobody, whatever the reference does.
+            # A death or hang outside the implementation is never charged to it, whatever the reference does.
             asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
             if asked and machines.machines == 1 and (job.fixed or not job.runtime):
                 wrong.append(found)

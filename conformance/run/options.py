@@ -90,7 +90,7 @@ def _names(several: Any) -> list[str]:
 
 def _path(given: Any) -> str:
     try:
-        return os.fspath(given)  # type: ignore[no-any-return] # nobody passes a path of bytes
+        return os.fspath(given)  # type: ignore[no-any-return] # no caller passes a path of bytes
     except TypeError as error:
         msg = f"expected the path of a file, got {given!r}"
         raise SelectionError(msg) from error

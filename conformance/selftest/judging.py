@@ -18,8 +18,8 @@ from gradconform.process.worker import Exit, Worker, wait_for
 
 from .subject import Outcome, SelftestOptions, Subject, hold, judge
 
-#: How long one subject may take, in seconds. A run of the contract takes a few, and minutes where others want the
-#: processor as well: what is slow is not to be taken for what hangs.
+#: The time limit of one subject in seconds. A run of the contract takes a few seconds, and minutes on a busy machine: a
+#: slow run must not count as a hang.
 TIME_LIMIT = 600.0
 
 
@@ -37,7 +37,7 @@ class _Job:
         return {"subject": self.subject, "known": known, "checks": self.checks}
 
 
-def judge_all(  # noqa: PLR0913 (what is judged, by how many and how long, and who is told)
+def judge_all(  # noqa: PLR0913 (the subjects, the workers, their limits and the callback)
     options: SelftestOptions,
     subjects: Sequence[Subject],
     *,
@@ -138,6 +138,6 @@ def serve(orders: Orders, tell: Tell) -> None:
                 outcome = judge(options, (role, name), oracles)
             else:
                 outcome = hold(options, Outcome.from_dict(order["known"]), order["checks"], oracles)
-        except Exception:  # noqa: BLE001 (told to whoever asked: it is a defect of the kit or of the fault)
+        except Exception:  # noqa: BLE001 (reported to the caller: a defect of the kit or of the fault)
             outcome = Outcome(role=role, name=name, broke=f"could not be judged: {traceback.format_exc()}")
         tell(outcome.to_dict())
