@@ -18,7 +18,6 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.main_grad import is_clear
 from gradconform.drive.observation import Observation, Step
 from gradconform.fixtures.inputs import SameAs
-from gradconform.naming import count
 from gradconform.results import Sort
 from gradconform.trial.program import CLEARS, flush_pending
 
@@ -139,7 +138,7 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
     yield from _misplaced(step, wanted)
     if step.outputs is not None and wanted.outputs is not None:
         if len(step.outputs) != len(wanted.outputs):
-            text = f"expected {count(len(wanted.outputs), 'output')}, got {len(step.outputs)}"
+            text = f"expected as many outputs as plain autograd ({len(wanted.outputs)}), got {len(step.outputs)}"
             yield Finding("shape", "the returned outputs", str(step.action), text)
         for index, (got, output) in enumerate(zip(step.outputs, wanted.outputs, strict=False)):
             if same_bits(got, output):
@@ -298,7 +297,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
         yield Finding("requires_grad", f"input {slot}", str(step.action), text, sort="input gradient")
     got, expected = step.input_grads or (), wanted.input_grads or ()
     if len(got) != len(expected):
-        text = f"expected {count(len(expected), 'input gradient')}, one per argument, got {len(got)}"
+        text = f"expected one input gradient per argument ({len(expected)}), got {len(got)}"
         yield Finding("shape", "the returned tuple", str(step.action), text)
         return
     if all(one is other is None or same_bits(one, other) for one, other in zip(got, expected, strict=True)):

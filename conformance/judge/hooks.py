@@ -10,7 +10,6 @@ from torch import Tensor
 from gradconform.diagnosis.wrong import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import HookCall, Step
-from gradconform.naming import count
 from gradconform.results import Sort
 
 from .finding import Finding
@@ -36,8 +35,7 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
             continue
         for name in {**wanted, **got}:
             if got[name] != wanted[name] and name not in excused:
-                expected = f"plain autograd calls it {count(wanted[name], 'time')}"
-                text = f"the {_LABELS[kind]} was called {count(got[name], 'time')}; {expected}"
+                text = f"the {_LABELS[kind]} was called {got[name]} instead of {wanted[name]} times"
                 yield _of_hook(kind, name, str(step.action), text)
         got, wanted = Counter(), Counter()
 

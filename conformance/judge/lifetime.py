@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.drive.evidence import Evidence
-from gradconform.naming import count
 
 from .finding import Finding
 from .gradients import flushed_later
@@ -46,7 +45,7 @@ def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:
     for step in evidence.observation.steps:
         if step.action.kind == "drop" and step.alive[step.action.mb].outputs:
             alive = step.alive[step.action.mb].outputs
-            text = f"{count(alive, 'output')} alive between I and W although the caller holds none"
+            text = f"has outputs alive between I and W although the caller holds none: {alive}"
             yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 
@@ -60,8 +59,7 @@ def released_once_sent(evidence: Evidence) -> Iterator[Finding]:
                 evidence.oracle_step(step).alive[step.action.mb].outputs,
             )
             if alive > allowed:
-                held = count(alive, "output")
-                text = f"{held} alive although the caller sent and freed them; plain autograd keeps {allowed}"
+                text = f"has outputs alive although the caller sent and freed them: {alive} (plain autograd: {allowed})"
                 yield Finding("alive", f"micro-batch {step.action.mb}", str(step.action), text, sort="micro-batch")
 
 

@@ -13,7 +13,6 @@ from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis import likely
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import AS_BEFORE, Observation, Step
-from gradconform.naming import count
 from gradconform.results import Sort
 from gradconform.tolerance import Partials
 from gradconform.tolerance import judge as judge_numbers
@@ -232,7 +231,7 @@ def weight_result(evidence: Evidence) -> Judged:
         names = list(step.param_grads)
         result = step.weight_result or ()
         if len(result) != len(names):
-            text = f"expected {count(len(names), 'entry')}, one per parameter, got {len(result)}"
+            text = f"expected one entry per parameter ({len(names)}), got {len(result)}"
             yield Finding("shape", "the tuple W returns", str(step.action), text)
             continue
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params

@@ -13,7 +13,6 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import FROZEN, GATED, TIED, chain_of
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import Known, Reference, compare
-from gradconform.naming import count
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.tolerance import Partials
 from gradconform.trial.materials import stable_seed
@@ -204,7 +203,7 @@ def findings_of(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Judged:
 def _of_last_stage(seen: Seen, plain: StepOfWhole, wide: StepOfWhole) -> Judged:
     losses = seen.losses or []
     if len(losses) != len(plain.losses):
-        text = f"expected {count(len(plain.losses), 'loss')}, one per micro-batch, got {len(losses)}"
+        text = f"expected one loss per micro-batch ({len(plain.losses)}), got {len(losses)}"
         yield Finding("missing", "the losses", seen.step, text)
     yield from compare("thing", "the output", seen.step, seen.output, plain.output, given(wide.output))
     for mb, (got, expected, reference) in enumerate(zip(losses, plain.losses, wide.losses, strict=False)):

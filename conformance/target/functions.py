@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, UnsupportedError
-from gradconform.naming import count
 from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
@@ -179,10 +178,9 @@ def _mirrors(outputs: Tree, grads: Tree) -> bool:
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:
     """Return one entry per argument; raise ``TypeError`` if it is not a sequence of that length."""
     if not isinstance(grads, (tuple, list)) or len(grads) != len(args):
-        what = count(len(grads), "entry") if isinstance(grads, (tuple, list)) else type(grads).__name__
-        msg = (
-            f"{function} returned {what} for {count(len(args), 'argument')}; expected one gradient or None per argument"
-        )
+        kind = type(grads).__name__
+        what = f"a {kind} of length {len(grads)}" if isinstance(grads, (tuple, list)) else kind
+        msg = f"{function} returned {what}; expected one gradient or None per argument ({len(args)})"
         raise TypeError(msg)
     return tuple(grads)
 
@@ -190,7 +188,8 @@ def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor |
 def _pair(result: Any) -> tuple[Any, Any]:
     """Return the result of I, gradients and context; raise ``TypeError`` if it is not a pair."""
     if not isinstance(result, (tuple, list)) or len(result) != 2:  # noqa: PLR2004 (a pair)
-        what = count(len(result), "object") if isinstance(result, (tuple, list)) else type(result).__name__
+        kind = type(result).__name__
+        what = f"a {kind} of length {len(result)}" if isinstance(result, (tuple, list)) else kind
         msg = f"{SPLIT[0]} returned {what}; expected input gradients and a context for {SPLIT[1]}"
         raise TypeError(msg)
     return result[0], result[1]

@@ -241,7 +241,7 @@ def test_a_tuple_of_another_length_is_told_with_both_lengths() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (*grads, None)))
     assert_expected_inline(
         str(found[0]),
-        """the returned tuple, after B0: expected 1 input gradient, one per argument, got 2""",
+        """the returned tuple, after B0: expected one input gradient per argument (1), got 2""",
     )
 
 

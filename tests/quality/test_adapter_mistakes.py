@@ -65,7 +65,7 @@ def test_what_the_implementation_raises_in_its_own_code_is_its_own() -> None:
     wrong = SimpleNamespace(stage_backward=split.stage_backward, stage_backward_weight=split.stage_backward_weight)
     wrong.stage_backward_input = lambda *args: split.stage_backward_input(*args)[0]
     report = check_stage_backward(wrong, checks="split.gradients.mlp")
-    assert "stage_backward_input returned 1 things" in report.failures[0].message
+    assert "stage_backward_input returned a tuple of length 1" in report.failures[0].message
 
 
 def test_a_mistake_in_what_calls_the_functions_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:

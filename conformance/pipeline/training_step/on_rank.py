@@ -277,7 +277,7 @@ class _Judge:
     def _losses(self, losses: Sequence[Tensor]) -> Judged:
         plain, wide = (act.losses[self.replicas.replica] for act in (self.plain, self.wide))
         if len(losses) != len(plain):
-            text = f"expected {count(len(plain), 'loss')}, one per micro-batch, got {len(losses)}"
+            text = f"expected one loss per micro-batch ({len(plain)}), got {len(losses)}"
             yield Finding("missing", "the losses", self.label, text)
         for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
             where = f"the loss of micro-batch {mb}"
