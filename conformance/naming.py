@@ -61,7 +61,11 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def count(number: int, noun: str, several: str = "") -> str:
-    """Return ``1 check`` or ``2 checks``; ``several`` is an irregular plural, such as ``indices``."""
+    """Return ``1 check`` or ``2 checks``; ``several`` is an irregular plural.
+
+    >>> count(1, "entry"), count(2, "entry"), count(3, "loss"), count(4, "index", "indices")
+    ('1 entry', '2 entries', '3 losses', '4 indices')
+    """
     if number == 1:
         return f"{number} {noun}"
     if noun.endswith(("ch", "s")):

@@ -65,7 +65,7 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
         wanted = plain.advance(own, grads)
         if wanted.drew and rng_state is None and not callable(backward):
             msg = (
-                f"{type(stage).__name__} draws random numbers, so its forward cannot be repeated; pass rng_state, "
+                f"{type(stage).__name__} draws random numbers, so its forward cannot be repeated. Pass rng_state, "
                 "the value of torch.get_rng_state() before the forward, or a callable that runs the backward"
             )
             raise ValueError(msg)

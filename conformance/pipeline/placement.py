@@ -27,7 +27,7 @@ def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
         msg = (
             f"{ranks} ranks on this machine are too many for device {name!r}: it has "
             f"{count(indices, 'index', 'indices')}. Use fewer ranks, more machines (--nnodes), or "
-            "--ranks-share-device, which communicates through gloo with copies on the CPU"
+            "--ranks-share-device (gloo with copies on the CPU)"
         )
         raise SelectionError(msg)
     if share:

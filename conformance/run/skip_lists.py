@@ -29,8 +29,8 @@ from gradconform.torch_releases.operators import GRADIENT_TESTS, process_kept, s
 from gradconform.torch_releases.private_use import is_private_use
 
 _EXPECTED = (
-    "expected a mapping from operation names to lists of DecorateInfo or dtypes, such as OP_OVERRIDES in a file of "
-    "'gradconform report --skip-list', or a list of torch's skip(…) and xfail(…)"
+    "expected a list of torch's skip(…) and xfail(…), or a mapping from operation names to lists of DecorateInfo or "
+    "dtypes, as 'gradconform report --skip-list' writes"
 )
 #: How many unknown names a message lists.
 _NAMED = 3

@@ -83,13 +83,13 @@ def test_no_fault_is_tried_where_none_is_named(command: Command) -> None:
     assert "known faults" not in done.out
 
 
-def test_none_beside_a_fault_is_refused(command: Command) -> None:
+def test_none_together_with_a_fault_is_refused(command: Command) -> None:
     done = command("device", "cpu", *FEW[:-3], "--fault", "none,overwrite", "--no-isolation")
     assert done.code == 2
     assert "unknown fault 'none'" in done.err
 
 
-def test_when_time_is_spent_what_is_left_is_told_and_resumed(command: Command) -> None:
+def test_checks_after_the_time_budget_are_reported_and_resumed(command: Command) -> None:
     words = ("device", "cpu", "--dtype", "float32", *FEW)
     cut = command(*words, "--time-budget", "0.000001s", "--ndjson", "cpu.ndjson")
     assert cut.code == 5
@@ -144,7 +144,7 @@ def report_of(*results: Result) -> Report:
     return made
 
 
-def test_what_most_checks_fail_by_is_to_be_mended_first_and_its_size_is_bounded() -> None:
+def test_the_operation_that_fails_most_checks_is_first_with_its_smallest_wrong_size() -> None:
     report = report_of(
         wrong("blocks.full.rms-norm.above-2-15"),
         wrong("blocks.split.rms-norm.above-2-15"),
@@ -240,7 +240,7 @@ def test_no_section_of_the_page_is_empty() -> None:
     assert empty == []
 
 
-def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:
+def test_the_verdict_on_a_device_includes_its_other_facts() -> None:
     more = {"headroom": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
     report = report_of(
         result("full.gradients.mlp", off_device_share=0.25, oracle_spread=1e-7, **more),

@@ -50,9 +50,7 @@ def pytest_in(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_what_it_writes_for_a_right_implementation_runs_as_it_stands(
-    command: Command, repository: Callable[..., Path]
-) -> None:
+def test_the_files_for_a_right_implementation_run_unchanged(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository()
     done = command("init")
     assert (done.code, done.err) == (exits.EXIT_CONFORMS, "")

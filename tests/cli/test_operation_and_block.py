@@ -42,7 +42,7 @@ def test_operations_that_cannot_be_judged_are_refused_and_the_contract_is_not_ru
     )
 
 
-def test_what_is_tried_is_told_before_anything_runs(command: Command) -> None:
+def test_the_selected_operations_and_blocks_are_printed_before_any_check(command: Command) -> None:
     done = command("run", "reference-split", "--operation", "linalg.cholesky,nn.functional.one_hot", "--block", "lora")
     assert done.code == 0
     opening = " ".join(done.out.split("checks ")[0].split())

@@ -135,7 +135,7 @@ def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_whatever_words_they_are_told(kind: str) -> None:
+def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_any_words(kind: str) -> None:
     found = by_cause(failed(f"a.b.{said}", said, f"is {said}", kind=kind) for said in ("here", "there"))
     assert [(group.text.startswith("after W, a parameter gradient "), len(group.results)) for group in found] == [
         (True, 2)
@@ -145,7 +145,7 @@ def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_whatever_wo
 @pytest.mark.parametrize(
     "other", [{"kind": "alive"}, {"action": "I0"}, {"sort": "output gradient"}, {"raised": "KeyError: 'x'"}], ids=str
 )
-def test_findings_that_differ_in_a_value_are_two_causes_although_they_are_told_alike(other: dict[str, str]) -> None:
+def test_findings_that_differ_in_a_value_are_two_causes_with_equal_words_too(other: dict[str, str]) -> None:
     values = {"kind": "error", "action": "W0", "sort": "parameter gradient", "raised": "KeyError: 'y'"}
     found = by_cause(
         [failed("a.b.c", "weight", "is wrong", **values), failed("a.b.d", "weight", "is wrong", **{**values, **other})]
@@ -161,7 +161,7 @@ def both(check: str, *kinds: str, action: str = "W0") -> Result:
     return Result(**{**parts[0].to_dict(), "findings": findings}).of_findings(findings)
 
 
-def test_a_check_stands_with_every_cause_that_it_shows_and_with_its_findings_alone() -> None:
+def test_a_check_is_in_each_of_its_causes_with_only_their_findings() -> None:
     found = by_cause([both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"), both("a.b.e", "missing")])
     assert [(group.text, list(group.checks)) for group in found] == [
         ("after W, a parameter gradient has a wrong value; likely cause: it is mismatch", ["a.b.c", "a.b.d"]),
@@ -185,12 +185,12 @@ def test_one_reason_is_another_cause_than_another_and_the_twins_b_and_i_are_one(
     assert len(by_cause([one, Result(**told)])) == 2
 
 
-def test_what_stands_with_several_causes_is_counted_once() -> None:
+def test_a_check_in_several_causes_is_counted_once() -> None:
     told = report(both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"))
     assert [section.heading for section in sections(told)] == ["failed MUST: 2 checks"]
 
 
-def test_an_error_of_the_kit_is_told_with_its_traceback_and_its_check() -> None:
+def test_an_error_of_the_kit_is_reported_with_its_traceback_and_its_check() -> None:
     told = "\n".join(map(str, closing(report(ERROR), 80)))
     assert_expected_inline(
         told,
@@ -210,7 +210,7 @@ thing 1.2: error: kit: 1 check could not be judged""",
     )
 
 
-def test_what_fails_alike_in_two_dtypes_is_told_once() -> None:
+def test_a_failure_in_two_dtypes_is_reported_once() -> None:
     again = failed("a.b.c", "weight", "worst at [1]", dtype="float64")
     told = "\n".join(map(str, closing(report(WRONG, again), 80)))
     assert_expected_inline(

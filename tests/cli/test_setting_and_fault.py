@@ -47,7 +47,7 @@ def test_a_setting_is_judged_in_the_dtypes_that_it_changes(command: Command) -> 
     assert {"mlp", "conv2d", "lstm", "decoder-layer", "experts"} <= ran
 
 
-def test_a_setting_stands_around_the_implementation() -> None:
+def test_a_setting_is_active_while_the_implementation_runs() -> None:
     seen: dict[str, set[Any]] = {name: set() for name in SETTINGS}
 
     class Watching(AutogradAdapter):
@@ -136,7 +136,7 @@ def test_a_fault_that_nothing_finds_says_that_the_kit_is_blind_there(
         (None, ("address",), NumericProfile(denormals_kept=False), None),
     ],
 )
-def test_a_fault_is_not_asked_for_where_the_device_lacks_what_it_shows_by(
+def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
     monkeypatch: pytest.MonkeyPatch, shows_by: Any, withheld: tuple[str, ...], profile: NumericProfile, told: str | None
 ) -> None:
     none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"), shows_by=shows_by)

@@ -101,7 +101,7 @@ reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.0, which
     assert model.is_dir()
 
 
-def test_a_block_that_takes_what_it_puts_out_stands_in_the_order_of_schedules(command: Command, model: Path) -> None:
+def test_a_block_that_accepts_its_own_output_runs_in_the_order_of_schedules(command: Command, model: Path) -> None:
     done = command("run", "reference-split", "--stage", "model.py:build_block", "--json", str(model / "out.json"))
     assert done.code == 0
     found = json.loads((model / "out.json").read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ def model():
 """
 
 
-def test_a_fault_in_the_middle_of_a_model_is_told_by_its_module_and_its_parameter(
+def test_a_fault_in_the_middle_of_a_model_is_reported_with_its_module_and_parameter(
     command: Command, model: Path
 ) -> None:
     (model / "deep.py").write_text(DEEP, encoding="utf-8")

@@ -88,7 +88,7 @@ def test_a_mode_is_left_as_it_was_found(mode: str) -> None:
         ("default_dtype", lambda: torch.get_default_dtype() is torch.float64, dict.fromkeys("FBIW", True)),
     ],
 )
-def test_a_mode_stands_while_a_session_is_called(mode: str, look: Any, expected: dict[str, bool]) -> None:
+def test_a_mode_is_active_while_a_session_is_called(mode: str, look: Any, expected: dict[str, bool]) -> None:
     assert spying(of("F0 B0 F1 I1 W1", modes=frozenset({mode})), look) == expected
 
 
@@ -183,7 +183,7 @@ def test_what_no_trial_can_be_is_refused(program: str, names: tuple[str, ...], o
     assert expected in str(raised.value)
 
 
-def test_a_weight_pass_is_not_asked_where_its_input_pass_raised() -> None:
+def test_a_weight_pass_is_not_called_if_its_input_pass_raised() -> None:
     found = seen(of("F0 I0! W0! F1 I1 W1", "raising-hook", raising=(0,)))
     assert [str(step.action) for step in found.steps] == ["F0", "I0!", "F1", "I1", "W1", "finish"]
     assert found.steps[1].raised is not None

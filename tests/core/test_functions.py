@@ -119,7 +119,7 @@ def test_the_weight_pass_gets_the_context_of_its_microbatch(result: Any, told: A
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_a_context_is_let_go_of_unless_the_weight_pass_will_be_repeated(*, repeats: bool) -> None:
+def test_a_context_is_freed_unless_the_weight_pass_will_be_repeated(*, repeats: bool) -> None:
     adapter, _ = recording(stage_backward_input=((X,), ["context"]), stage_backward_weight=())
     session, _ = opened(adapter, repeats_weight=repeats)
     session.forward(0, (X,))
@@ -216,7 +216,7 @@ class Several(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["stage_backward", "stage_backward_input"])
-def test_outputs_that_were_let_go_of_are_edges_of_their_own_numbers_and_none(name: str) -> None:
+def test_freed_outputs_are_replaced_by_edges_of_their_numbers_and_none(name: str) -> None:
     adapter, calls = recording(**{name: (X,) if name == "stage_backward" else ((X,), [])})
     session = adapter.open(Several(), StageSpec(releases_outputs=True))
     outputs = session.forward(0, (X,))

@@ -156,7 +156,7 @@ def test_judging_changes_nothing_in_the_evidence_so_that_it_is_judged_alike_agai
             setattr(evidence, field.name, None)
 
 
-def test_one_wrong_gradient_is_told_by_path_action_index_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_gradient_is_reported_with_path_action_index_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {"float32": 4.0})
     found, _ = judged(EditingAdapter(stored=perturb("layers.0.weight", off_by_one, "B1")))
     text = "\n".join(map(str, found))
@@ -169,7 +169,7 @@ def test_one_wrong_gradient_is_told_by_path_action_index_and_numbers(monkeypatch
     )
 
 
-def test_every_wrong_tensor_is_told_once_each_at_its_own_first_action() -> None:
+def test_every_wrong_tensor_is_reported_once_at_its_first_wrong_action() -> None:
     def stored(log: list[str], grads: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         one = perturb("layers.1.bias", lambda grad: grad * 2, "B0")(log, grads)
         return perturb("layers.0.weight", off_by_one, "B1")(log, one)
@@ -186,7 +186,7 @@ def test_every_wrong_tensor_is_told_once_each_at_its_own_first_action() -> None:
     ]
 
 
-def test_a_gradient_that_is_wrong_in_between_is_told_although_the_end_is_right() -> None:
+def test_a_gradient_that_is_wrong_only_in_between_is_reported() -> None:
     def stored(log: list[str], grads: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         doubled = {name: None if grad is None else grad * 2 for name, grad in grads.items()}
         return doubled if log == ["B0"] else grads
@@ -205,7 +205,7 @@ def test_two_swapped_weight_passes_are_seen_at_the_first_although_the_sum_is_rig
     assert placed(found) == [("mismatch", name, "W0") for name in names]
 
 
-def test_none_for_a_tensor_and_a_tensor_for_none_are_told() -> None:
+def test_none_for_a_tensor_and_a_tensor_for_none_are_reported() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (None,) * len(grads)))
     assert placed(found) == [("missing", "input 0", "B0")]
     frozen = StageCase("frozen", "an input without gradient", Layers, (Normal((7, 5), requires_grad=False),))
@@ -232,12 +232,12 @@ def test_a_parameter_that_is_left_out_is_missing() -> None:
     [(lambda grad: grad.t(), "shape"), (lambda grad: grad.double(), "dtype"), (lambda g: g.to_sparse(), "layout")],
     ids=["shape", "dtype", "layout"],
 )
-def test_another_form_of_a_stored_gradient_is_told(change: Callable[[Tensor], Tensor], kind: str) -> None:
+def test_another_form_of_a_stored_gradient_is_reported(change: Callable[[Tensor], Tensor], kind: str) -> None:
     found, _ = judged(EditingAdapter(stored=perturb("layers.0.weight", change, "B0")))
     assert placed(found) == [(kind, "layers.0.weight", "B0")]
 
 
-def test_a_tuple_of_another_length_is_told_with_both_lengths() -> None:
+def test_a_tuple_of_another_length_is_reported_with_both_lengths() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (*grads, None)))
     assert_expected_inline(
         str(found[0]),
@@ -245,7 +245,7 @@ def test_a_tuple_of_another_length_is_told_with_both_lengths() -> None:
     )
 
 
-def test_an_action_that_raises_is_told_with_what_it_raised() -> None:
+def test_an_action_that_raises_is_reported_with_its_error() -> None:
     def broken(mb: int, grads: Grads) -> Grads:
         del mb, grads
         msg = "no backward today"
@@ -258,7 +258,7 @@ def test_an_action_that_raises_is_told_with_what_it_raised() -> None:
     )
 
 
-def test_a_later_repeat_that_is_wrong_is_told() -> None:
+def test_a_later_repeat_that_is_wrong_is_reported() -> None:
     calls: list[int] = []
 
     def returned(mb: int, grads: Grads) -> Grads:

@@ -107,7 +107,7 @@ class EverySecond(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("family", "named"), [("convolution", True), ("", False)])
-def test_a_wrong_operation_beside_an_imprecise_one_is_named(
+def test_a_wrong_operation_is_named_even_with_an_imprecise_one(
     monkeypatch: pytest.MonkeyPatch, *, family: str, named: bool
 ) -> None:
     imprecise = {"float32_bits": {family: 10}} if family else {"functions": {"tanh": 4096.0}}

@@ -109,7 +109,7 @@ def test_what_else_differs_has_a_sentence_each() -> None:
     )
 
 
-def test_what_no_rounding_explains_is_told_and_makes_no_room() -> None:
+def test_errors_too_large_for_rounding_are_reported_and_not_tolerated() -> None:
     profile = NumericProfile(
         float32_bits={"matmul": 10, "rnn": 0}, functions={"tanh": 8.8e10, "erf": math.nan, "exp": 4096.0}
     )

@@ -5,7 +5,7 @@ A new corpus is one more entry of ``CORPORA``: a name, its texts, and the limits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,11 @@ from gradconform.contract.explaining import LETTERS
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.diagnosis.cause import Mistake
+from gradconform.reading.report import schema
+from gradconform.reference.faults import FAULTS
+from gradconform.reference.faults.training_step import STEP_FAULTS
+from gradconform.reference.variants import tensor_ranks, training_step  # noqa: F401 (each registers its variants)
+from gradconform.reference.variants.step_registry import STEP_VARIANTS
 from gradconform.trial.modes import MODES
 from gradconform.trial.trial import RECEIVED, WEIGHTS
 
@@ -45,6 +50,15 @@ def space() -> list[str]:
     return [*(one.says for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
 
 
+def descriptions(values: object) -> Iterator[str]:
+    """Yield every description in a JSON schema."""
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
+    for value in inner:
+        yield from descriptions(value)
+    if isinstance(values, dict) and isinstance(values.get("description"), str):
+        yield values["description"]
+
+
 def options() -> list[str]:
     """Return the help of every argument of every command."""
     commands = next(one.choices for one in parser()._actions if one.choices)
@@ -70,6 +84,11 @@ CORPORA = {
     ),
     "values of the space": Corpus(space),
     "causes": Corpus(lambda: [one.value for one in Mistake], most=20),
+    "faults": Corpus(lambda: [text for one in FAULTS.values() for text in (one.idea, one.elsewhere) if text]),
+    "faults and right variants of training steps": Corpus(
+        lambda: [one.what for one in (*STEP_FAULTS.values(), *STEP_VARIANTS.values())], most=20
+    ),
+    "fields of a report": Corpus(lambda: descriptions(schema())),
     "help of options": Corpus(options),
     **{page.name: Corpus(lambda page=page: prose(page.read_text(encoding="utf-8"))) for page in PAGES},  # type: ignore[misc] # the default is this page
 }

@@ -50,7 +50,7 @@ def test_it_changes_nothing_but_what_the_backward_itself_changes() -> None:
     assert torch.equal(torch.get_rng_state(), rng)
 
 
-def test_a_wrong_parameter_gradient_is_told_with_path_index_and_numbers() -> None:
+def test_a_wrong_parameter_gradient_is_reported_with_path_index_and_numbers() -> None:
     def wrong(stage: Any, args: Any, output_grads: Any) -> Any:
         found = full(stage, args, output_grads)
         stage[2].weight.grad[1, 4] += 0.25
@@ -110,7 +110,7 @@ def test_a_loss_needs_no_output_gradient() -> None:
     assert_matches_autograd(backward, mlp(), feed()[0], loss_fn=lambda outputs: outputs.square().mean())
 
 
-def test_random_numbers_are_the_same_for_both_or_asked_for() -> None:
+def test_random_numbers_are_the_same_for_both_or_rng_state_is_required() -> None:
     stage, (x, grad) = nn.Sequential(nn.Linear(5, 3), nn.Dropout()), feed()
     assert_matches_autograd(full, stage, (x,), (grad,))
     stage.zero_grad()

@@ -69,7 +69,7 @@ class _Broken(AutogradAdapter):
         del stage, spec
 
 
-def test_what_nobody_could_judge_is_an_error_and_no_failure() -> None:
+def test_a_check_that_could_not_be_judged_is_an_error_and_no_failure() -> None:
     found, told = outcome(conformance_case(_Broken(), checks="full.gradients.mlp"))
     assert (len(found.failures), len(found.errors)) == (0, 1)
     assert CheckNotJudgedError.__name__ in told
@@ -151,7 +151,7 @@ def test_a_device_that_cannot_be_used_has_a_class_that_is_skipped_and_says_why()
     ("variable", "value"),
     [("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda"), ("PYTORCH_TESTING_DEVICE_EXCEPT_FOR", "cuda,cpu")],
 )
-def test_torchs_variables_narrow_and_nothing_left_is_told(
+def test_torchs_variables_select_devices_and_an_empty_selection_is_refused(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)

@@ -128,7 +128,7 @@ class OfLiveOutputs(AutogradSession):
         (OfLiveOutputs, "(outputs that the caller frees, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
     ],
 )
-def test_a_slip_of_an_adapter_is_told_before_anything_is_judged(session: Any, said: str) -> None:
+def test_a_mistake_of_an_adapter_is_reported_before_any_check(session: Any, said: str) -> None:
     target = SimpleNamespace(name="mine", capabilities={}, open=session)
     report = check_stage_backward(target, checks=CHECKS)
     for result in report.results:
@@ -137,7 +137,7 @@ def test_a_slip_of_an_adapter_is_told_before_anything_is_judged(session: Any, sa
     assert __file__ in report.results[0].message or "raised" not in said
 
 
-def test_a_wrong_value_behind_the_first_linear_is_judged_and_not_laid_on_the_adapter() -> None:
+def test_a_wrong_value_after_the_first_linear_is_a_failure_and_not_the_adapters_error() -> None:
     class OfTheOther(AutogradSession):
         def backward(self, mb: int, output_grads: Any) -> Any:
             return super().backward(max(self._forwards) if self._forwards else mb, output_grads)

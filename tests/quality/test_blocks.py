@@ -80,7 +80,7 @@ def test_a_mistake_in_large_tensors_alone_is_found_above_that_size_and_not_below
     assert failed == {size.name for size in LADDER["small"] if size.hidden * (size.hidden * 8 // 3) > 2**12}
 
 
-def test_what_does_not_fit_into_memory_is_left_out_and_told() -> None:
+def test_a_block_too_large_for_the_memory_is_skipped_and_reported() -> None:
     asked = asked_of(["rms-norm"], "full")
     assert set(asked.left_out) >= {"rms-norm at-2-31", "rms-norm above-2-31"}
     assert "skipped, too large for the memory" in asked.told

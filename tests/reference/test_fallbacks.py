@@ -260,13 +260,13 @@ def test_hooks_of_parameters_are_called_once_each_in_w_with_the_whole_gradient(c
         torch.testing.assert_close(given, wanted[name], msg=name)
 
 
-def test_nothing_is_explained_unless_it_is_asked() -> None:
+def test_nothing_is_explained_without_a_request() -> None:
     stage, x, outputs, grads = made(normed)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
     assert not any("explained" in group for group in context)
 
 
-def test_a_fallback_is_told_in_a_sentence() -> None:
+def test_a_fallback_is_described_in_a_sentence() -> None:
     stage, x, outputs, grads = made(views_at_two_depths)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters(), explain=True)
     (told,) = map(str, context[0]["explained"])

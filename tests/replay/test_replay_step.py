@@ -272,7 +272,7 @@ def test_what_cannot_be_replayed_is_refused(
         ("pipeline.1f1b.tied", "failed", None),
     ],
 )
-def test_what_failed_of_a_training_step_is_told_with_the_command_of_its_script(
+def test_a_failed_training_step_is_reported_with_the_command_of_its_script(
     check: str, status: Any, command: str | None
 ) -> None:
     options = PipelineOptions(profile="standard", dtype="bfloat16", seed=3, timeout=5).to_json()

@@ -141,7 +141,7 @@ AGAINST: list[tuple[str, Callable[[Report], Report], str]] = [
 
 
 @pytest.mark.parametrize(("change", "told"), [one[1:] for one in AGAINST], ids=[one[0] for one in AGAINST])
-def test_a_report_that_supports_no_statement_is_told_why(
+def test_a_report_without_a_statement_is_refused_with_the_reason(
     whole: Report, change: Callable[[Report], Report], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert any(told in reason for reason in reasons_against(files_of(change(whole))))
@@ -150,7 +150,7 @@ def test_a_report_that_supports_no_statement_is_told_why(
     assert not Path("bundle.zip").exists()
 
 
-def test_each_reason_is_told_and_not_the_first_alone(whole: Report) -> None:
+def test_all_reasons_are_reported_and_not_only_the_first(whole: Report) -> None:
     report = without_one(replace(as_standard(whole), kit="0.0.1"))
     assert len(reasons_against(files_of(report))) == 3
 
@@ -196,7 +196,7 @@ def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -
         ("records.ndjson", lambda _: b"{}\n", "cannot read records.ndjson: "),
     ],
 )  # fmt: skip
-def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
+def test_a_changed_file_is_reported_even_with_new_hashes(
     waived: Report, name: str, change: Callable[[bytes], bytes], told: str
 ) -> None:
     Path("records.ndjson").write_bytes(records_of(waived))
@@ -217,13 +217,13 @@ def test_what_was_tampered_with_is_told_though_the_hashes_were_made_anew(
         ("more", 1, "statement.json: wrong or unknown field more; expected exactly schema, "),
     ],
 )
-def test_a_bundle_of_another_form_is_told(whole: Report, field: str, value: Any, told: str) -> None:
+def test_a_bundle_of_another_form_is_reported(whole: Report, field: str, value: Any, told: str) -> None:
     files = files_of(whole)
     (reason,) = reasons_against({**files, "statement.json": edited(field, value)(files["statement.json"])})
     assert told in reason
 
 
-def test_a_statement_that_the_report_does_not_make_is_told(whole: Report) -> None:
+def test_a_statement_that_differs_from_the_reports_is_reported(whole: Report) -> None:
     files = files_of(whole)
     stated = edited("statement", "mine conforms to all there is")(files["statement.json"])
     assert reasons_against({**files, "statement.json": stated}) == ["the statement differs from the report's"]
@@ -236,7 +236,7 @@ def test_waivers_have_to_be_there_exactly_where_the_run_went_by_some(waived: Rep
     ]
 
 
-def test_a_waiver_that_has_expired_since_is_told(waived: Report) -> None:
+def test_a_waiver_that_has_expired_since_is_reported(waived: Report) -> None:
     files = files_of(waived, waivers=Path("waivers.toml"))
     assert reasons_against(files, today=dt.date(2999, 12, 31)) == []
     (reason,) = reasons_against(files, today=dt.date(3000, 1, 1))
@@ -246,7 +246,7 @@ def test_a_waiver_that_has_expired_since_is_told(waived: Report) -> None:
     )
 
 
-def test_a_kit_that_is_not_the_one_that_ran_is_told(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kit_that_differs_from_the_one_that_ran_is_reported(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(whole)
     other = {**kit_files.kit_files(), "gradconform/run/runner.py": "0" * 64}
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)

@@ -154,7 +154,7 @@ the report: is nested too deep; expected a report from gradconform run --json"""
 
 
 @pytest.mark.parametrize("cut", ['{"seed": 2', '{"headroom": 0.', '{"strict": tru', '{"kit": "0.', '{"seed": 20,', "{"])
-def test_a_text_that_was_cut_off_is_told_as_such_wherever_the_cut_is(cut: str) -> None:
+def test_a_text_that_was_cut_off_anywhere_is_reported_as_such(cut: str) -> None:
     assert refusal(cut).endswith("; the text ends there, so the file may be truncated; expected JSON")
 
 

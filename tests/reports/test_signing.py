@@ -53,7 +53,7 @@ def verified(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]
 
 
 @pytest.mark.usefixtures("signed")
-def test_who_has_signed_a_bundle_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_signer_of_a_bundle_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bundle", "report.json", "-o", "bundle.zip", "--sign", "key"]) == 0
     assert capsys.readouterr().out.startswith("bundle.zip and bundle.zip.sig: mine 1.0 (SHA-256 ")
     assert Path("bundle.zip.sig").read_text(encoding="utf-8").startswith("-----BEGIN SSH SIGNATURE-----")
@@ -62,7 +62,7 @@ def test_who_has_signed_a_bundle_is_told(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("signed")
-def test_a_signature_that_nobody_asked_about_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signature_that_was_not_checked_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = verified(capsys)
     assert code == 0
     assert told.startswith("VALID, signed, but the signature was not checked (--signers FILE checks it): mine 1.0")
@@ -84,7 +84,7 @@ def test_an_unsigned_bundle_takes_the_place_of_a_signed_one_with_its_signature(
 
 
 @pytest.mark.usefixtures("signed")
-def test_a_signature_of_another_bundle_that_cannot_be_removed_is_told(
+def test_a_signature_of_another_bundle_that_cannot_be_removed_is_reported(
     whole: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bundle.zip.sig").unlink()
@@ -153,7 +153,7 @@ def test_a_bundle_that_none_of_the_signers_has_signed_is_not_valid(
 
 
 @pytest.mark.usefixtures("signed")
-def test_a_bundle_that_was_changed_since_is_told_with_all_that_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_that_was_changed_since_is_reported_with_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
     held = bytearray(Path("bundle.zip").read_bytes())
     held[held.index(b"PK\x01\x02") + 12] ^= 1  # the time of a file, of which the bundle makes nothing
     Path("bundle.zip").write_bytes(held)
@@ -211,7 +211,7 @@ WRONG_KEYS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_KEYS)
-def test_a_key_that_cannot_sign_is_told_and_nothing_is_written(
+def test_a_key_that_cannot_sign_is_reported_and_nothing_is_written(
     whole: Report, case: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -264,7 +264,7 @@ def test_an_ssh_keygen_that_gives_no_answer_is_the_environments_fault(
 
 
 @pytest.mark.usefixtures("signed")
-def test_where_no_temporary_file_can_be_written_that_is_told(
+def test_a_missing_temporary_folder_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "none")

@@ -76,7 +76,7 @@ def test_a_waived_failure_is_waived_and_says_why(waivers: Write) -> None:
     assert read_report(report.to_json()).to_dict() == report.to_dict()
 
 
-def test_the_library_looks_for_no_file_that_nobody_named(waivers: Write) -> None:
+def test_the_library_reads_no_file_without_its_name(waivers: Write) -> None:
     path = waivers({})
     assert statuses(gradconform.check_stage_backward("torch", checks=ERROR)) == {ERROR: "failed"}
     assert statuses(gradconform.check_stage_backward("torch", checks=ERROR, waivers=path)) == {ERROR: "waived"}
@@ -92,7 +92,7 @@ def test_a_failure_of_another_kind_than_the_pinned_one_still_fails_and_says_so(w
     assert "waived is only mismatch or missing" in error.message
 
 
-def test_a_pass_that_is_waived_is_told_and_fails_a_strict_run(waivers: Write) -> None:
+def test_a_waived_pass_is_reported_and_fails_a_strict_run(waivers: Write) -> None:
     waivers({"check": f'"{RIGHT}"'})
     assert statuses(judged(RIGHT)) == {RIGHT: "unexpectedly_passed"}
     strict = judged(RIGHT, strict=True)

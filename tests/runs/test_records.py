@@ -105,7 +105,7 @@ def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_record_is_told_with_its_line(tmp_path: Path, line: bytes, said: str) -> None:
+def test_an_invalid_record_is_reported_with_its_line(tmp_path: Path, line: bytes, said: str) -> None:
     path = Path(written(tmp_path / "run.ndjson"))
     path.write_bytes(path.read_bytes() + line)
     with pytest.raises(RecordsError) as raised:

@@ -78,7 +78,7 @@ def test_each_form_that_torch_has_is_read(
     [
         ("a.py", "import nosuch", "reading it raised ModuleNotFoundError: No module named 'nosuch'; expected"),
         ("a.py", "raise SystemExit(3)", "reading it raised SystemExit: 3"),
-        ("a.py", "limit = 3", "the file contains no list of operations; expected a mapping from names of operations"),
+        ("a.py", "limit = 3", "the file contains no list of operations; expected a list of torch"),
         ("a.py", "mine = {'add': [3]}", "mine['add']: expected a DecorateInfo or a dtype"),
         ("a.json", '{"add": ["float31"]}', "expected a dtype of torch, such as 'float32'; got 'float31'"),
         ("a.json", '["add"]', "the file contains no list of operations"),

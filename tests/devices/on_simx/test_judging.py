@@ -84,14 +84,14 @@ def test_a_wrong_device_is_accused_and_the_implementation_spared(
     assert (report.verdict, report.exit_code) == ("incomplete", 4)
 
 
-def test_a_wrong_index_is_told_by_where_its_tensors_sit() -> None:
+def test_a_wrong_index_is_reported_by_the_places_of_its_tensors() -> None:
     with simx.inject(one_index="1"):
         report = run(device="simx:1")
     assert statuses(report) == {("error", "device")}
     assert "sits on simx:0 although the whole stage was put on simx:1" in of(report, CHECKS[0]).message
 
 
-def test_one_fault_of_the_device_is_told_once_in_a_section_of_its_own() -> None:
+def test_one_fault_of_the_device_is_reported_once_in_its_section() -> None:
     with simx.inject(wrong="aten::mm:transpose"):
         report = run()
     lines = [line.text for line in closing(report, 100)]
@@ -103,7 +103,7 @@ def test_one_fault_of_the_device_is_told_once_in_a_section_of_its_own() -> None:
     assert any("likely cause: aten::mm of float32" in " ".join(lines[i : i + 3]) for i in range(len(lines)))
 
 
-def test_a_device_that_adds_up_in_another_order_each_time_accuses_nobody_and_is_told() -> None:
+def test_a_device_that_adds_in_another_order_each_time_is_reported_and_not_wrong() -> None:
     with simx.inject(nondeterministic="1"):
         report = run()
     assert statuses(report) <= {("passed", None), ("unsupported", None)}
@@ -257,7 +257,7 @@ class Hoards:
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["by the device's counter", "by live tensors"])
-def test_the_peak_of_memory_stands_beside_plain_autograds(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 (a parameter)
+def test_the_peak_of_memory_is_shown_with_plain_autograds(counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001 (a parameter)
     from gradconform.devices.device import device_of  # noqa: PLC0415 (as the next line)
 
     monkeypatch.setattr(type(device_of("simx:0")), "counts_memory", counted)
@@ -267,7 +267,7 @@ def test_the_peak_of_memory_stands_beside_plain_autograds(counted: bool, monkeyp
     assert 0 < result.memory["plain_autograd"] == result.memory["undeferred"] < 1 << 17
 
 
-def test_what_deferring_weights_costs_is_told() -> None:
+def test_the_memory_of_deferred_weights_is_reported() -> None:
     report = run(checks="split.gradients.mlp")
     memory = report.results[0].memory
     assert memory is not None
