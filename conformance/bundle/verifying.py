@@ -148,7 +148,7 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
     if unlisted:
         yield f"{WAIVERS} does not list the waivers of {count(len(unlisted), 'check')}: {_few(unlisted)}"
     if report.idle_waivers:
-        yield f"the report has {count(len(report.idle_waivers), 'unused waiver')}; remove what is unused, and run again"
+        yield f"the report has {count(len(report.idle_waivers), 'unused waiver')}; remove these, and run again"
 
 
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:

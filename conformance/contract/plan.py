@@ -94,7 +94,7 @@ def _part(plan: Plan, shard: Shard) -> Plan:
     """Return a shard's part of a plan."""
     positions = shard.positions([(item.device, item.dtype, item.check.trials[:1]) for item in plan.items])
     if not positions:
-        msg = f"shard {shard.index}/{shard.count} gets none of the {len(plan.items)} checks; use fewer shards"
+        msg = f"shard {shard.index}/{shard.count} has no check of {len(plan.items)}; use fewer shards"
         raise SelectionError(msg)
     record = shard.record(positions, [item.name for item in plan.items])
     return replace(plan, items=tuple(plan.items[position] for position in positions), shard=record)

@@ -49,7 +49,7 @@ def selected(
         and not any(fnmatchcase(check.id, pattern) for pattern in exclude)
     ]
     if not found:
-        msg = f"the selection keeps none of {len(manifest)} checks: {include=}, {exclude=}; change one of them"
+        msg = f"the selection excludes all {len(manifest)} checks: {include=}, {exclude=}; change one of them"
         raise SelectionError(msg)
     return found
 

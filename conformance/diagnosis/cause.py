@@ -340,4 +340,4 @@ def _hooks(cause: Cause) -> str:
 
 
 def _part(microbatch: int | None) -> str:
-    return "what was there before" if microbatch is None else f"micro-batch {microbatch}"
+    return "the earlier value" if microbatch is None else f"micro-batch {microbatch}"

@@ -37,7 +37,7 @@ class _PassedOn(torch.autograd.Function):
         """Return the gradient; raise ``RuntimeError`` if the saved outputs were overwritten."""
         (made,) = ctx.saved_tensors
         if (made.numel() and not place_of(made)) or not _same(made, ctx.values):
-            msg = "what the earlier graph had put out was freed or written over"
+            msg = "an output of the earlier graph was freed or overwritten"
             raise RuntimeError(msg)
         return None, grads[0]
 

@@ -178,7 +178,7 @@ class RankProcess:
         needed = ((FULL, "B"), (SPLIT[0], "I"), (SPLIT[1], "W"))
         # The first stage of torch's split does all its work in the full backward, in W.
         missing = [name for name, letter in needed if name not in self.functions and (letter in cells or name == FULL)]
-        return f"the schedule needs {' and '.join(missing)}, which the target has not" if missing else ""
+        return f"the schedule needs {' and '.join(missing)}, which the target does not have" if missing else ""
 
     def _judged(self, case: Case) -> list[Finding | Measured]:
         scenario = BY_NAME[case.scenario]

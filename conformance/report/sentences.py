@@ -61,7 +61,7 @@ def _verdict(report: Report) -> str:
     if report.extra and report.verdict != "incomplete":
         told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
         told += _by_the_runtime(report)
-        alone = "a run of its own decides" if report.with_contract else "was not run"
+        alone = "a separate run decides" if report.with_contract else "was not run"
         return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
         part = "" if report.whole else "; the contract was not run in full"

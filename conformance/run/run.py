@@ -293,7 +293,7 @@ def _checks_of(
         extra.append(f"known faults: {known.told}")
     named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
     if named and not own:
-        msg = f"none of the selected parts can be judged: {'; '.join(extra)}"
+        msg = f"no selected part can be judged: {'; '.join(extra)}"
         raise SelectionError(msg)
     contract = checks_of(options.contract) if options.with_contract or not named else {}
     return {**contract, **{check.id: check for check in own}}, tuple(extra), found

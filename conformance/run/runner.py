@@ -465,5 +465,5 @@ def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) ->
         return {**told, "status": "unsupported", "message": text}
     if any(map(is_option, unmet)):
         told["level"] = "SHOULD"
-    lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
+    lines = [f"{claim}; tried, and wrong without an error", *map(str, silent)]
     return {**told, "message": "\n".join(lines), "findings": silent}

@@ -14,7 +14,7 @@ _PACKAGE = "torch.distributed.pipelining"
 _STAGE = f"{_PACKAGE}.stage"
 _SCHEDULES = f"{_PACKAGE}.schedules"
 
-_OF_THE_BACKWARD = "is what the target torch is"
+_OF_THE_BACKWARD = "is the target torch"
 #: Private functions, although torch's stages and other projects call them.
 BACKWARD = tuple(
     Name(f"{_PACKAGE}._backward", (one,), _OF_THE_BACKWARD)
@@ -65,7 +65,7 @@ CLEAR = Name(_BASE, ("clear_runtime_states",), _OF_A_STAGE)
 #: Not in 2.10 and before, which only use the metadata that they are given.
 INFERENCE_MODE = Name(f"{_PACKAGE}._utils", ("InferenceMode",), "says that all metadata of a stage is given")
 MODE_OF_STAGE = Name(_STAGE, ("_inference_mode",), "says that all metadata of a stage is given", of_instances=True)
-VALIDATES = Name(_STAGE, ("_runtime_validate",), "has a stage validate what it is given", of_instances=True)
+VALIDATES = Name(_STAGE, ("_runtime_validate",), "lets a stage validate its arguments", of_instances=True)
 
 _OF_CACHES = "is one of the caches of a stage"
 CACHES = {

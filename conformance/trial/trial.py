@@ -105,16 +105,16 @@ class Trial:
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
         if self.chain and (odd or any(beside)):
-            msg = f"a chain is of F, B, I, W and finish, each stage fed by the one before; got {self}"
+            msg = f"expected only F, B, I, W and finish in a chain, where each stage receives the previous one's outputs; got {self}"
             raise ProgramError(msg)
         if unknown := sorted(self.modes - MODES.keys()):
             msg = f"unknown modes {unknown}; expected some of {sorted(MODES)}"
             raise ProgramError(msg)
         if AUTOCAST & self.modes and self.loss:
-            msg = "a loss is computed in F or later, under autocast or not; expected output gradients beside autocast"
+            msg = "a loss may be computed outside of autocast; expected output gradients with autocast"
             raise ProgramError(msg)
         if self.loss and "send" in {action.kind for action in self.actions}:
-            msg = f"a loss is sent nowhere; expected output gradients beside send, got {self.program}"
+            msg = f"a loss cannot be sent; expected output gradients with send, got {self.program}"
             raise ProgramError(msg)
         self._refuse_replacements()
         self._refuse_sharing()
@@ -130,7 +130,7 @@ class Trial:
             msg = f"same_args goes with neither upstream nor received='inputs'; got {self}"
             raise ProgramError(msg)
         if self.upstream and self.received == "inputs":
-            msg = "what an earlier graph has put out is not received into; expected upstream or received='inputs'"
+            msg = "outputs of an earlier graph are no receive buffers; expected either upstream or received='inputs'"
             raise ProgramError(msg)
 
     def _refuse_sharing(self) -> None:

@@ -44,7 +44,7 @@ def handed_on(values: tuple[Any, ...]) -> tuple[Any, ...]:
 def refuse_parameters(args: tuple[Any, ...]) -> None:
     """Raise :class:`UnsupportedError` for a parameter: its gradient would be lost, because inputs are received."""
     if any(isinstance(arg, nn.Parameter) for arg in args):
-        msg = "a stage receives tensors of its own, and no parameter among them"
+        msg = "a stage receives new tensors, which are not parameters"
         raise UnsupportedError(msg)
 
 

@@ -42,4 +42,4 @@ def test_a_probe_tries_it_and_a_silent_wrong_number_fails_as_if_it_were_claimed(
     done = command("run", "backward.py:Doubled", *CHECK, *options)
     assert done.code == 1
     assert "failed MUST" in done.out
-    assert "not claimed: buffers; tried, and wrong without a word" in " ".join(done.out.split())
+    assert "not claimed: buffers; tried, and wrong without an error" in " ".join(done.out.split())

@@ -123,7 +123,7 @@ def test_one_bad_pattern_among_good_ones_is_refused() -> None:
 def test_a_selection_that_leaves_nothing_is_refused() -> None:
     assert_expected_inline(
         refusal(include=["full.*"], exclude=["full.*"]),
-        """the selection keeps none of 3 checks: include=['full.*'], exclude=['full.*']; change one of them""",
+        """the selection excludes all 3 checks: include=['full.*'], exclude=['full.*']; change one of them""",
     )
 
 

@@ -100,7 +100,7 @@ VERDICTS: list[tuple[str, Report, str, int]] = [
     ("the core passed", report(result(core=True), PASSED), "conforms", 0),
     ("withheld, and a MUST waived", report(*[PASSED] * 9, WAIVED, UNSUPPORTED), "conforms in part with waivers", 0),
     (
-        "an option not had, and wrong without a word",
+        "an option not had, and wrong without an error",
         report(PASSED, result("failed", "SHOULD", kind="mismatch", unclaimed=("param_groups",))),
         "conforms",
         0,

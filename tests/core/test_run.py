@@ -293,7 +293,7 @@ def test_what_plain_autograd_cannot_do_here_is_unsupported(error: type[Exception
         (lambda: None, "unsupported", "not claimed: view_output; tried, and right"),
         (fail, "unsupported", "not claimed: view_output; tried, and refused"),
         (refuse, "unsupported", "not claimed: view_output; tried, and refused"),
-        (lambda: 2.0, "failed", "not claimed: view_output; tried, and wrong without a word"),
+        (lambda: 2.0, "failed", "not claimed: view_output; tried, and wrong without an error"),
     ],
     ids=["right", "raises", "unsupported", "wrong"],
 )

@@ -114,7 +114,7 @@ def test_a_schedule_from_a_file_runs_on_torchs_runtime_and_one_without_split_tak
     done, report = pipeline(
         "full.py", "--schedule", "mine.csv,InterleavedZeroBubble", "--ranks", "2", *checks, folder=tmp_path
     )
-    reason = "the schedule needs stage_backward_input and stage_backward_weight, which the target has not"
+    reason = "the schedule needs stage_backward_input and stage_backward_weight, which the target does not have"
     assert statuses(report) == {
         "pipeline.mine.two-steps": "passed",
         "pipeline.mine.scaled": "passed",

@@ -33,4 +33,4 @@ def test_a_glob_that_matches_nothing_is_refused(judge: Judge, processes: tuple[s
 def test_leaving_nothing_is_refused(judge: Judge) -> None:
     result = judge("--gradconform-exclude-checks=*")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*the selection keeps none of *"])
+    result.stderr.fnmatch_lines(["*the selection excludes all *"])

@@ -22,7 +22,7 @@ FIVE = r"(4\.\d+|5(\.\d+)?)e-07"
 
 #: What a message says on a fault of values.
 SAID = {
-    "overwrite": r"only micro-batch \d+: overwritten instead of accumulated|what was there before missing",
+    "overwrite": r"only micro-batch \d+: overwritten instead of accumulated|the earlier value missing",
     "doubled": "counted twice",
     "first-microbatch-only": "micro-batch 1 missing|only micro-batch 0",
     "averaged-with-what-stands": "scaled by 0.5|0.5 × ",

@@ -74,7 +74,7 @@ def test_what_names_no_shard_is_refused(text: str) -> None:
 
 
 def test_more_shards_than_checks_are_refused() -> None:
-    with pytest.raises(SelectionError, match="shard 2/2 gets none of the 1 checks; use fewer shards"):
+    with pytest.raises(SelectionError, match="shard 2/2 has no check of 1; use fewer shards"):
         Run(RunOptions.of("torch", checks="full.gradients.mlp", shard=Shard(2, 2)))
 
 

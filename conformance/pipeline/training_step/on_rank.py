@@ -147,7 +147,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
             stage.train(act != "evaluate")
         with place.within():
             seen = _run(session, act, batch, plain.acts[number].max_norm)
-        place.note(f"{label}: reading what it left")
+        place.note(f"{label}: reading its results")
         with place.within():
             kept = session.param_grads(), session.params(), session.buffers()
             seen.held = session.held()
