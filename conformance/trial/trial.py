@@ -105,7 +105,7 @@ class Trial:
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
         if self.chain and (odd or any(beside)):
-            msg = f"expected only F, B, I, W and finish in a chain, where each stage receives the previous one's outputs; got {self}"
+            msg = f"a chain is a plain pipeline: expected only F, B, I, W and finish, and no other settings; got {self}"
             raise ProgramError(msg)
         if unknown := sorted(self.modes - MODES.keys()):
             msg = f"unknown modes {unknown}; expected some of {sorted(MODES)}"

@@ -290,9 +290,7 @@ def test_the_needs_of_a_chain() -> None:
     "options", [{"program": "F0 B0!"}, {"program": "F0 zero_none B0"}, {"same_args": True}, {"prior_grads": True}]
 )
 def test_what_a_chain_does_not_do_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(
-        ProgramError, match=r"expected only F, B, I, W and finish in a chain, where each stage receives"
-    ):
+    with pytest.raises(ProgramError, match=r"a chain is a plain pipeline: expected only F, B, I, W and finish"):
         chain(MLP, **{"program": "F0 B0", **options})
 
 

@@ -174,7 +174,7 @@ def test_two_sessions_on_one_module_have_its_gradients_and_two_on_tied_parameter
         ("F0 1F0", ("mlp", "residual"), {"one_module": True}, "one module cannot be 2 stages"),
         ("F0 B0 step", ("mlp", "mlp"), {"tied": ("0.weight",)}, "tied=('0.weight',) goes with neither"),
         ("F0 B0 zero_none", ("mlp",), {"altering": "move"}, "altering='move' goes with no word"),
-        ("F0 1F0", ("mlp", "mlp"), {"chain": True, "one_module": True}, "a chain is of F, B, I, W"),
+        ("F0 1F0", ("mlp", "mlp"), {"chain": True, "one_module": True}, "a chain is a plain pipeline"),
     ],
 )
 def test_what_no_trial_can_be_is_refused(program: str, names: tuple[str, ...], options: Any, expected: str) -> None:

@@ -145,7 +145,10 @@ class Record:
     ("outputs", "told"),
     [
         (Record(torch.ones(1)), "the output is a Record, a dataclass; expected"),
-        ((torch.ones(1), MappingProxyType({"a": torch.ones(1)})), r"output \[1\] is a mappingproxy, a mapping that is"),
+        (
+            (torch.ones(1), MappingProxyType({"a": torch.ones(1)})),
+            r"output \[1\] is a mappingproxy, a mapping other than",
+        ),
     ],
     ids=["dataclass", "mapping"],
 )

@@ -96,7 +96,7 @@ def test_a_file_that_is_no_list_is_refused_with_its_name_and_what_was_expected(
 
 
 def test_no_file_and_no_operation_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(SkipListError, match=r"nowhere\.py: the file does not exist; expected a mapping"):
+    with pytest.raises(SkipListError, match=r"nowhere\.py: the file does not exist; expected a list of"):
         Run(RunOptions.of("torch", operation="sin", skip_operations="nowhere.py"))
     with pytest.raises(SkipListError, match="no operation is selected; select some with --operation"):
         Run(RunOptions.of("torch", profile="quick", skip_operations=written(tmp_path, "x = {}")))

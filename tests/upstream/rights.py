@@ -1,8 +1,8 @@
-"""What is right, to be put in the place of what each offered test shows to be wrong.
+"""Right versions, which replace the wrong part of a project in each offered test.
 
-A stand-in is the smallest that keeps to plain autograd where the project does not: for torch's functions the kit's
-right split, for a schedule a loop over micro-batches, for a pipe its layers without it. With it the test passes: it can
-pass, and asks for nothing that plain autograd does not do.
+A version is the smallest that equals plain autograd where the project does not. It is the kit's right split for torch's
+functions, a loop over micro-batches for a schedule, and the layers alone for a pipe. The test passes with it, so it can
+pass, and it requires no more than plain autograd does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RightOf = Callable[[], contextlib.AbstractContextManager[None]]
 
 @contextlib.contextmanager
 def replaced(*places: tuple[str, object]) -> Iterator[None]:
-    """Let names of modules and classes be something else inside the block."""
+    """Replace attributes of modules and classes inside the block."""
     with contextlib.ExitStack() as stack:
         for place, value in places:
             stack.enter_context(mock.patch(place, value))
@@ -34,7 +34,7 @@ def replaced(*places: tuple[str, object]) -> Iterator[None]:
 
 
 def right_of(project: str, name: str) -> contextlib.AbstractContextManager[None]:
-    """Return what puts in place what is right for one offered test."""
+    """Return the context that installs the right version for one offered test."""
     return {**dict.fromkeys([name], PROJECTS[project]), **OTHERS.get(project, {})}[name]()
 
 
@@ -43,7 +43,7 @@ def right_of(project: str, name: str) -> contextlib.AbstractContextManager[None]
 
 @contextlib.contextmanager
 def torchs_functions() -> Iterator[None]:
-    """Put the right split in the place of the functions, for stages as well."""
+    """Replace the functions by the right split, for stages too."""
     install()
     names = ("stage_backward", "stage_backward_input", "stage_backward_weight")
     with replaced(*((f"torch.distributed.pipelining._backward.{name}", getattr(split, name)) for name in names)):
@@ -52,7 +52,7 @@ def torchs_functions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def graphs_that_are_kept() -> Iterator[None]:
-    """Let compiled code keep what it saved where a graph is to be walked again."""
+    """Let compiled code keep its saved tensors if a graph is walked again."""
     with torchs_functions(), torch._functorch.config.patch(donated_buffer=False):
         yield
 
@@ -61,7 +61,7 @@ def graphs_that_are_kept() -> Iterator[None]:
 
 
 class PlainSchedule:
-    """Runs the stages of this process one behind the other, and divides what a step adds by its micro-batches."""
+    """Runs the stages of this process in turn, and divides a step's gradients by its micro-batches."""
 
     def __init__(self, stages: Any, n_microbatches: int, loss_fn: Any, *, scale_grads: bool = True) -> None:
         self.modules = [stage.submod for stage in (stages if isinstance(stages, list) else [stages])]
@@ -84,13 +84,13 @@ class PlainSchedule:
 
 
 def plain_schedules() -> contextlib.AbstractContextManager[None]:
-    """Put the plain schedule in the place of those that the tests name."""
+    """Replace the schedules that the tests name by the plain one."""
     names = ("GPipe", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble")
     return replaced(*((f"torch.distributed.pipelining.Schedule{name}", PlainSchedule) for name in names))
 
 
 class Unwrapped(nn.Module):
-    """One replica, which needs nothing of DistributedDataParallel."""
+    """One replica without DistributedDataParallel."""
 
     def __init__(self, module: nn.Module, **_: Any) -> None:
         super().__init__()
@@ -101,12 +101,12 @@ class Unwrapped(nn.Module):
 
 
 def one_replica() -> contextlib.AbstractContextManager[None]:
-    """Leave layers alone."""
+    """Do not wrap layers."""
     return replaced(("torch.nn.parallel.DistributedDataParallel", Unwrapped))
 
 
 def frozen_as_before() -> contextlib.AbstractContextManager[None]:
-    """Freeze what was frozen before the layers were parallelized."""
+    """Freeze the parameters that were frozen before the layers were parallelized."""
     from torch.distributed.tensor.parallel import parallelize_module  # noqa: PLC0415 (where it is replaced)
 
     def parallelize(module: nn.Module, mesh: Any, plan: Any) -> None:
@@ -119,7 +119,7 @@ def frozen_as_before() -> contextlib.AbstractContextManager[None]:
 
 
 def stages_that_let_go() -> contextlib.AbstractContextManager[None]:
-    """Let go of outputs after I, and of input gradients after W."""
+    """Free outputs after I, and input gradients after W."""
     from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 (where it is replaced)
 
     class Stage(PipelineStage):
@@ -134,7 +134,7 @@ def stages_that_let_go() -> contextlib.AbstractContextManager[None]:
 
 
 def stages_fed_leaves_of_their_own() -> contextlib.AbstractContextManager[None]:
-    """Feed each micro-batch what was received in a tensor of its own."""
+    """Give each micro-batch its received inputs in new tensors."""
     from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 (where it is replaced)
 
     class Stage(PipelineStage):
@@ -146,7 +146,7 @@ def stages_fed_leaves_of_their_own() -> contextlib.AbstractContextManager[None]:
 
 
 def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
-    """Read a cell to its end, and refuse an action that stands twice."""
+    """Read a cell to its end, and refuse a repeated action."""
     from torch.distributed.pipelining import schedules  # noqa: PLC0415 (where it is replaced)
 
     read, validate = schedules._Action.from_str, schedules._validate_schedule
@@ -202,7 +202,7 @@ def _contiguous(leaf: Any) -> Any:
 
 
 def d9ds_functions() -> contextlib.AbstractContextManager[None]:
-    """Put the right split in the functions' place, and let handlers refuse gradients that do not mirror the outputs."""
+    """Replace the functions by the right split, and refuse gradients that do not mirror the outputs."""
     from d9d.pipelining.infra.stage import computations, splitgrad  # noqa: PLC0415 (in one process alone)
 
     def full(outputs: Any, output_grads: Any, inputs: Any) -> list[Any]:
@@ -233,7 +233,7 @@ def d9ds_functions() -> contextlib.AbstractContextManager[None]:
 
 
 def pippys_function() -> contextlib.AbstractContextManager[None]:
-    """Put the right full backward in the function's place."""
+    """Replace the function by the right full backward."""
 
     def stage_backward(outputs: Any, grads: Any, inputs: Any, *_: Any) -> tuple[Any, None]:
         try:
@@ -275,14 +275,14 @@ def linear_of_torch() -> contextlib.AbstractContextManager[None]:
 
 
 def deepspeeds_engine() -> contextlib.AbstractContextManager[None]:
-    """Run one backward over the outputs that need a gradient, and let go of them however it ends."""
+    """Run one backward over the outputs that require a gradient, and free them in any case."""
     from deepspeed.runtime import engine as engines  # noqa: PLC0415 (in one process alone)
 
     broadcast = engines.DeepSpeedEngine._broadcast_model
 
     def backward_pass(engine: Any, mb: int) -> None:
         outputs, engine.pipe_buffers["outputs"][mb] = engine.pipe_buffers["outputs"][mb], None
-        engine._running_engine_backward = True  # as the engine tells its own hooks
+        engine._running_engine_backward = True  # as the engine does for its own hooks
         if engine.is_last_stage():
             engine.loss.backward()
             return
@@ -323,7 +323,7 @@ def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
 
 
 def on_the_cpu() -> contextlib.AbstractContextManager[None]:
-    """Run on the CPU in place of the device."""
+    """Run on the CPU instead of the device."""
     return replaced(("torch_xla.device", lambda: torch.device("cpu")))
 
 
