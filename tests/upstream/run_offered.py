@@ -1,7 +1,8 @@
 """Run offered tests in this process, on the project or on the right version in its place.
 
-The arguments are the project, ``as-it-is`` or ``right``, and the files. The last line is JSON, with an entry for each file
-in order: the exception's type, its message, and the traceback's lines in the file. The entry is null if the test passed.
+The arguments are the project, ``as-it-is`` or ``right``, and the files. The last line is JSON, with an entry for each
+file in order: the exception's type, its message, and the traceback's lines in the file. The entry is null if the test
+passed.
 """
 
 from __future__ import annotations
