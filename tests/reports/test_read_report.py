@@ -39,6 +39,17 @@ def test_what_another_kit_version_wrote_keeps_its_version(values: Values) -> Non
     assert read.to_dict()["kit"] == "9.9.9"
 
 
+@pytest.mark.parametrize("cause", [{}, {"elements": 35}], ids=["earlier", "now"])
+@pytest.mark.parametrize("kind", ["unexpected", "unknown_name"], ids=["earlier", "now"])
+def test_fields_and_kinds_of_earlier_reports_are_read_too(values: Values, kind: str, cause: dict[str, int]) -> None:
+    result = next(one for one in values["results"] if one["findings"])
+    finding = result["findings"][0]
+    wrong = {"kind": "operation_wrong", "names": ["aten::mul", "float32 (5, 7)", "…"], "text": "aten::mul is wrong"}
+    finding |= {"kind": kind, "cause": {**wrong, **cause}}
+    read = read_report(json.dumps(values))
+    assert any(finding in one.findings for one in read)
+
+
 def edited(values: Values, *place: Any, to: Any) -> str:
     within: Any = values
     for part in place[:-1]:
