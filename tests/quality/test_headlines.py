@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,6 +45,14 @@ def test_a_headline_says_what_its_finding_says(
     (cause,) = by_cause(report.failures)
     assert cause.said == headline
     assert {str(one["text"]).partition(",")[0] for result in cause.results for one in result.findings} == {finding}
+
+
+def test_one_argument_and_two_are_one_cause(judge: Judge) -> None:
+    """A plural that depends on the number would split the cause: its messages are compared without numbers."""
+    nothing = SimpleNamespace(stage_backward=lambda *_: ())
+    report = judge(nothing, checks=("full.gradients.mlp", "full.gradients.two-inputs"))
+    (cause,) = by_cause(report.failures)
+    assert list(cause.checks) == ["full.gradients.mlp", "full.gradients.two-inputs"]
 
 
 def of_rank(kind: str, text: str) -> Result:
