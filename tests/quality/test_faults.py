@@ -69,7 +69,7 @@ SAID = {
     "outputs-kept-by-a-cycle": "micro-batch",
     "graph-retained": "the graph is kept",
     "norms-kept": "more live tensors",
-    "parameter-hooks-never": "called 0 times",
+    "parameter-hooks-never": "called 0 instead of",
     "post-accumulate-hooks-before-the-gradient": "received a wrong gradient",
     "all-none-refused": "no gradient reached this node",
     "parameter-gradients-slightly-large": "the mean error over 44 draws",
