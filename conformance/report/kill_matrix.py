@@ -75,7 +75,7 @@ def _areas(matrix: KillMatrix, width: int) -> list[Line]:
     for area, number in checks.items():
         own = [kills[check] for check in matrix.checks if check.partition(".")[0] == area]
         each = f"{min(own)} to {max(own)} per check"
-        lines.append(Line(f"  {area:<12} {number:>4} checks killed {killed[area]:>4} faults, {each}"))
+        lines.append(Line(f"  {area:<12} checks {number:>4}   faults killed {killed[area]:>4}, {each}"))
     return [*lines, Line()]
 
 
@@ -85,7 +85,7 @@ def _unnamed(matrix: KillMatrix) -> list[str]:
 
 def _survivor(outcome: Outcome) -> str:
     others = f"; {count(len(outcome.failed), 'other check')} failed: {outcome.failed[0]}" if outcome.failed else ""
-    return f"{outcome.name}: {outcome.idea} Named for it: {', '.join(outcome.named) or 'no check that ran'}{others}"
+    return f"{outcome.name}: {outcome.idea} Checks that name it: {', '.join(outcome.named) or 'none that ran'}{others}"
 
 
 def _impossible(matrix: KillMatrix) -> list[str]:
@@ -104,7 +104,7 @@ def _broke(outcome: Outcome) -> str:
 
 
 def _accused(outcome: Outcome) -> str:
-    return ", ".join(outcome.failed) if outcome.failed else "not one check judged it"
+    return ", ".join(outcome.failed) if outcome.failed else "no check judged it"
 
 
 def _idle(matrix: KillMatrix, width: int) -> list[Line]:

@@ -77,7 +77,7 @@ def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> No
     assert [outcome.name for outcome in matrix.accused] == ["wrong"]
     assert not matrix.good
     assert "2 of 4 faults killed, 1 of 2 right variants clean" in text_of(matrix)
-    assert "Named for it: lifetime.full.mlp; " in " ".join(text_of(matrix).split())
+    assert "Checks that name it: lifetime.full.mlp; " in " ".join(text_of(matrix).split())
     page = kill_page(matrix)
     assert "<b>a planted" not in page
     assert "&lt;b&gt;a planted &amp; right one" in page
