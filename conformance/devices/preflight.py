@@ -64,7 +64,7 @@ def index_is_kept(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.view_writes_through")
 def view_writes_through(device: Device) -> None:
-    """Writing through a view MUST change what it is a view of."""
+    """Writing through a view MUST change the viewed tensor."""
     whole = _put(device, torch.zeros(3, 2))
     whole[1].fill_(3.0)
     whole.t()[0, 2] = 5.0
@@ -73,7 +73,7 @@ def view_writes_through(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.strided_is_read")
 def strided_is_read(device: Device) -> None:
-    """What is transposed or strided MUST be read by its strides."""
+    """A transposed or strided tensor MUST be read by its strides."""
     whole = _put(device, torch.arange(6.0).reshape(2, 3))
     _want(device, whole.t().contiguous(), [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]])
     _want(device, whole.t() @ whole, [[9.0, 12.0, 15.0], [12.0, 17.0, 22.0], [15.0, 22.0, 29.0]])
@@ -82,7 +82,7 @@ def strided_is_read(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.conj_and_neg_views_are_read")
 def conj_and_neg_views_are_read(device: Device) -> None:
-    """A view with the conjugate or the negative bit MUST be read as what it stands for."""
+    """A view with the conjugate or the negative bit MUST be read with that bit applied."""
     whole = _put(device, torch.tensor([1.0 + 2.0j, 3.0 - 4.0j]))
     conjugate, negative = whole.conj(), whole.conj().imag
     seen = {
@@ -101,7 +101,7 @@ def conj_and_neg_views_are_read(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.clone_is_apart")
 def clone_is_apart(device: Device) -> None:
-    """A clone MUST have memory of its own."""
+    """A clone MUST have its own memory."""
     whole = _put(device, torch.ones(3))
     whole.clone().add_(1)
     _want(device, whole, [1.0, 1.0, 1.0])
@@ -120,7 +120,7 @@ def second_backward_accumulates(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.requires_grad_survives")
 def requires_grad_survives(device: Device) -> None:
-    """Moving a module or a tensor MUST keep what requires a gradient, and the graph."""
+    """Moving a module or a tensor MUST keep requires_grad and the graph."""
     module = nn.Linear(2, 2).to(device.torch_device)
     if not all(p.requires_grad and p.is_leaf for p in module.parameters()):
         _wrong("a parameter of the moved module is not a leaf that requires a gradient")
@@ -134,7 +134,7 @@ def requires_grad_survives(device: Device) -> None:
 
 @register(PREFLIGHT, "preflight.version_is_counted")
 def version_is_counted(device: Device) -> None:
-    """Changing in place what a backward needs MUST be noticed by that backward."""
+    """A backward MUST notice an in-place change of a tensor that it needs."""
     leaf = _put(device, torch.ones(3)).requires_grad_()
     output = leaf.exp()
     output.add_(1)

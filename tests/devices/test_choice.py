@@ -16,7 +16,7 @@ from gradconform.naming import SelectionError, UnusableDeviceError
 
 WORKS = dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "")
 NO_DOUBLE = {**WORKS, "float64": "float64 on npu:0 raised TypeError: none here"}
-LINE = Line(requirement="A clone MUST have memory of its own", held=False, message="clone_is_apart: it has not")
+LINE = Line(requirement="A clone MUST have its own memory", held=False, message="clone_is_apart: it has not")
 
 
 def works(device: str, dtypes: Mapping[str, str] = WORKS, **limits: Any) -> Probe:
