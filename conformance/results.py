@@ -11,6 +11,9 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from gradconform.text.escaping import for_terminal
+from gradconform.text.findings import finding_line
+
 from .exits import (
     EXIT_ADAPTER,
     EXIT_CONFORMS,
@@ -21,8 +24,6 @@ from .exits import (
     EXIT_USAGE,
 )
 from .extent import Extent, Lack, extent, impossible_shares
-from .finding_text import finding_line
-from .sinks import for_terminal
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.given_files import replace_files
 from gradconform.report.lines import Line, Role, as_it_stands
-from gradconform.sinks import for_json, for_terminal, line_for_terminal
+from gradconform.text.escaping import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console

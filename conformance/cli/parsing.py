@@ -16,7 +16,7 @@ from typing import Any
 
 from gradconform.naming import count_read
 from gradconform.run.options import OPTIONS
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 EXIT_CODES = """\
 exit codes:

@@ -16,7 +16,7 @@ from gradconform.records import Header, started
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place
-from gradconform.sinks import line_for_terminal
+from gradconform.text.escaping import line_for_terminal
 
 from .console import on_terminal, terminal, width, write
 

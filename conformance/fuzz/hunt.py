@@ -15,7 +15,6 @@ from gradconform.diagnosis.cause import Mistake
 from gradconform.drive.observation import Raised
 from gradconform.drive.oracle import DeviceLostError, OracleError
 from gradconform.exits import UsageError
-from gradconform.finding_text import letter_of, named, numberless
 from gradconform.fixtures.inputs import Constant, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
 from gradconform.judge import whole
@@ -23,6 +22,7 @@ from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
 from gradconform.records import tupled
 from gradconform.run.runner import Runner
+from gradconform.text.findings import letter_of, named, numberless
 from gradconform.trial.program import Action, needs, parse, write
 from gradconform.trial.trial import Trial
 

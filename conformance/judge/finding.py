@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis.cause import Cause
 from gradconform.drive.observation import Raised
-from gradconform.finding_text import finding_line
 from gradconform.results import Sort, finite
+from gradconform.text.findings import finding_line
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "requires_grad", "shape", "dtype", "device", "layout", "race",

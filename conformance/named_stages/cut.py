@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.naming import nearest
-from gradconform.sinks import shortened
+from gradconform.text.escaping import shortened
 
 from .error import StageError, StageNotInstalledError
 from .example import recipes_of

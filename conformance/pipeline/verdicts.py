@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from gradconform.finding_text import finding_line
 from gradconform.judge.values import NONFINITE
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
+from gradconform.text.findings import finding_line
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal
 
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 Message = Mapping[str, Any]
 

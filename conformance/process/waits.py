@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from gradconform.sinks import line_for_terminal
+from gradconform.text.escaping import line_for_terminal
 
 #: Seconds before the first line about a wait; each next line appears when the wait has doubled.
 FIRST_LINE_AFTER = 5.0

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from gradconform.exits import UsageError
 from gradconform.results import Report
-from gradconform.sinks import printable
+from gradconform.text.escaping import printable
 
 from .sentences import shard_name, tone, verdict
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.finding_text import alike, letter_of, named, needed, numberless
 from gradconform.results import Result
+from gradconform.text.findings import alike, letter_of, named, needed, numberless
 
 from .lines import count
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from gradconform.finding_text import finding_line, needed
 from gradconform.results import Result
+from gradconform.text.findings import finding_line, needed
 from gradconform.trial.program import programs_line
 
 from .by_cause import Cause

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradconform.results import Report, Result
-from gradconform.sinks import for_github_data, for_github_property
+from gradconform.text.escaping import for_github_data, for_github_property
 
 from .by_cause import Cause, cause, likely
 from .sentences import command_again, verdict

@@ -7,7 +7,7 @@ from itertools import groupby
 from xml.etree import ElementTree as ET
 
 from gradconform.results import Report, Result
-from gradconform.sinks import printable
+from gradconform.text.escaping import printable
 
 from .sentences import title, verdict
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradconform.results import NonConformingError, Result
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 from gradconform.trial.program import without_programs
 
 from .by_cause import cause, likely

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gradconform.devices.names import DTYPE_NAMES
 from gradconform.results import Report, Result
-from gradconform.sinks import in_docstring, printable
+from gradconform.text.escaping import in_docstring, printable
 
 from .operations import Standing, how_wrong, standings_by_place
 from .sentences import title

@@ -13,10 +13,10 @@ from gradconform.contract.check import Check
 from gradconform.contract.on_stage import is_named
 from gradconform.drive.boundaries import Boundaries, Call, WatchedMaterials
 from gradconform.drive.driver import drive
-from gradconform.finding_text import alike
 from gradconform.judge.finding import Finding
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference.autograd import AutogradAdapter
+from gradconform.text.findings import alike
 from gradconform.tolerance import FAR, Partials, judge
 from gradconform.trial.trial import Trial
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gradconform.contract.check import Check
 from gradconform.contract.space.put_back import put_back, special
-from gradconform.finding_text import alike
 from gradconform.judge.finding import Finding
+from gradconform.text.findings import alike
 from gradconform.trial.trial import Trial
 
 #: The search is repeated in at most this many rows that fail alike, if the known result does not hold or is empty.

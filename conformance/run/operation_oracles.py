@@ -23,7 +23,7 @@ from gradconform.judge.operation_layouts import layouts_of
 from gradconform.judge.tried import Tried, together
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
-from gradconform.sinks import shortened
+from gradconform.text.escaping import shortened
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from gradconform.contract.check import Check
 from gradconform.contract.on_stage import is_named
-from gradconform.finding_text import alike
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
 from gradconform.named_stages.pieces import pieces_of
+from gradconform.text.findings import alike
 from gradconform.trial.trial import Trial
 
 #: How many pieces are tried for one failure; in a model of a thousand modules only the path down is tried.

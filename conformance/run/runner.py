@@ -31,9 +31,9 @@ from gradconform.judge.state import same_bits
 from gradconform.option_words import DEFAULT_SEED
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
-from gradconform.sinks import shortened
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
+from gradconform.text.escaping import shortened
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD

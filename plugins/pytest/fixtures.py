@@ -100,7 +100,7 @@ def _asked(find: Callable[[], T]) -> T:
     try:
         return find()
     except ValueError as error:
-        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+        from gradconform.text.escaping import for_terminal  # noqa: PLC0415 (only a message needs it)
 
         pytest.fail(for_terminal(str(error)), pytrace=False)
 

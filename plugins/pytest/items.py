@@ -16,7 +16,7 @@ from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_f
 from gradconform.results import Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 from .contract_run import ContractRun, make_runs, plain
 

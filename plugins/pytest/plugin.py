@@ -85,7 +85,7 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
             return
         runs = make_runs(config, options.run, ZERO_LINES)
     except ValueError as error:
-        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+        from gradconform.text.escaping import for_terminal  # noqa: PLC0415 (only a message needs it)
 
         raise pytest.UsageError(for_terminal(f"gradconform: {error}")) from error
     config.stash[RUNS_KEY] = runs

@@ -18,7 +18,7 @@ from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.execution import RecordFile
-from gradconform.sinks import for_terminal, line_for_terminal
+from gradconform.text.escaping import for_terminal, line_for_terminal
 
 from .option_names import ZERO_LINES
 

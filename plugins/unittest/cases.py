@@ -14,7 +14,7 @@ from gradconform.report.sentences import verdict
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 #: unittest leaves frames of such modules out of what it shows of a failure.
 __unittest = True

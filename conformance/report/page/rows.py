@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.finding_text import finding_line
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.results import STATUSES, Place, Report, Result
+from gradconform.text.findings import finding_line
 from gradconform.trial.program import ProgramError, parse, without_programs
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradconform import sinks
 from gradconform.cli import main
 from gradconform.process.pipes import Printed
+from gradconform.text import escaping
 
 from .conftest import ATTACK, TIGHT, alive_in_markdown, commands, unseen
 
@@ -26,9 +26,9 @@ READABLE = [
 
 @pytest.mark.parametrize("text", READABLE)
 def test_letters_of_every_script_and_the_kits_own_texts_stay(text: str) -> None:
-    assert sinks.printable(text) == text
-    assert sinks.for_terminal(text) == text
-    assert sinks.fenced(text) == f"```text\n{text}\n```"
+    assert escaping.printable(text) == text
+    assert escaping.for_terminal(text) == text
+    assert escaping.fenced(text) == f"```text\n{text}\n```"
 
 
 @pytest.mark.parametrize(
@@ -42,26 +42,26 @@ def test_letters_of_every_script_and_the_kits_own_texts_stay(text: str) -> None:
     ],
 )
 def test_what_does_something_is_shown_as_its_escape(text: str, shown: str) -> None:
-    assert sinks.for_terminal(text) == shown
+    assert escaping.for_terminal(text) == shown
 
 
 @pytest.mark.parametrize("text", [ATTACK, TIGHT])
 def test_an_attack_does_nothing_in_any_sink_and_twice_is_once(text: str) -> None:
-    for sink in (sinks.for_terminal, sinks.line_for_terminal):
+    for sink in (escaping.for_terminal, escaping.line_for_terminal):
         assert (unseen(sink(text)), commands(sink(text))) == (set(), [])
         assert sink(sink(text)) == sink(text)
-    assert "\n" not in sinks.line_for_terminal(text)
+    assert "\n" not in escaping.line_for_terminal(text)
     for shown in (
-        sinks.for_markdown(text),
-        sinks.fenced(text),
-        f"<summary>{sinks.for_html_in_markdown(text)}</summary>",
+        escaping.for_markdown(text),
+        escaping.fenced(text),
+        f"<summary>{escaping.for_html_in_markdown(text)}</summary>",
     ):
         assert (unseen(shown), list(alive_in_markdown(shown))) == (set(), [])
 
 
 def test_json_keeps_every_value_and_commands_nobody() -> None:
     values = {ATTACK: [ATTACK, "\\##vso[x]", "##[y]"]}
-    shown = sinks.for_json(json.dumps(values))
+    shown = escaping.for_json(json.dumps(values))
     assert json.loads(shown) == values
     assert (unseen(shown), commands(shown)) == (set(), [])
 
@@ -69,13 +69,13 @@ def test_json_keeps_every_value_and_commands_nobody() -> None:
 @pytest.mark.parametrize("page", ["contract.md", "space.md", "limits.md", "implementations.md"])
 def test_pages_of_the_kit_are_printed_as_they_are(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert sinks.for_terminal(text) == text
+    assert escaping.for_terminal(text) == text
 
 
 def test_the_style_and_the_script_of_a_page_are_printed_as_they_are() -> None:
     for path in (ROOT / "conformance/report/page/templates").iterdir():
         text = path.read_text(encoding="utf-8")
-        assert sinks.for_terminal(text) == text, path
+        assert escaping.for_terminal(text) == text, path
 
 
 def test_what_is_typed_is_told_as_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
