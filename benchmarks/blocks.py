@@ -23,8 +23,8 @@ from gradconform.contract.beside import ALL
 from gradconform.contract.on_block import memory_of
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
-from gradconform.naming import SIZES
 from gradconform.reference.variants import VARIANTS
+from gradconform.user_input.values import SIZES
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gradconform.reading.report import ReportError, read_report
     from gradconform.report.outcome import CheckFailedError
     from gradconform.run.run import check_stage_backward
+    from gradconform.user_input.values import Profile
 
     from .adapter import Adapter, Capabilities, FullSession, Session, SplitSession, StageSpec, UnsupportedError
     from .devices.names import Dtype, DtypeName
-    from .naming import Profile
     from .results import NonConformingError, Report, Result, Status, Verdict
     from .swapping import Swap, swap
 
@@ -40,7 +40,7 @@ _HOME = {
     "gradconform.devices.names": ("Dtype", "DtypeName"),
     "gradconform.drive.own_stage": ("Gradients", "autograd_gradients"),
     "gradconform.judge.matching": ("GradientMismatchError", "assert_matches_autograd"),
-    "gradconform.naming": ("Profile",),
+    "gradconform.user_input.values": ("Profile",),
     "gradconform.plugins.pytest.fixture_values": ("BuiltStage", "OutputGrads"),
     "gradconform.plugins.pytest.options": ("parametrize_checks",),
     "gradconform.reading.report": ("ReportError", "read_report"),

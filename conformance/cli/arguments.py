@@ -10,9 +10,9 @@ import importlib.metadata
 import textwrap
 from functools import partial
 
-from gradconform.naming import STEP_PROFILES
-from gradconform.option_words import DEFAULT_SEED
 from gradconform.run.options import OPTIONS
+from gradconform.user_input.option_help import DEFAULT_SEED
+from gradconform.user_input.values import STEP_PROFILES
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import report_arguments  # noqa: F401 (registers its commands)

@@ -14,9 +14,9 @@ from gradconform.benching import Bench, Outcome, judge_bench
 from gradconform.contract.beside import chosen
 from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
+from gradconform.user_input.values import SelectionError
 
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
@@ -75,7 +75,7 @@ def _exit_code(bench: Bench) -> int:
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
     """Return the defects whose name or class matches one of the patterns; all if there are no patterns.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that matches nothing.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that matches nothing.
     """
     if not patterns:
         return list(DEFECTS.values())

@@ -17,10 +17,10 @@ from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, requests_for
 from gradconform.devices.probe_cache import cached_probes
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
-from gradconform.naming import current_folder_first
 from gradconform.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
+from gradconform.user_input.values import current_folder_first
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from .apart import each_told_apart
@@ -49,7 +49,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def examine(devices: Iterable[object], plugins: Iterable[str] = (), *, targets: bool = True) -> Health:
     """Return the probe of the named devices, with ``all`` also the CPU, and the state of the registered ``targets``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for text that is no name of a device.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for text that is no name of a device.
     """
     names, modules = device_names(devices), tuple(plugins)
     requests = requests_for(names, modules)

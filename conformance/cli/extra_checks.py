@@ -19,7 +19,6 @@ from gradconform.diagnosis.cause import listed
 from gradconform.exits import EXIT_INTERRUPTED
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
-from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra import ExtraChecks, run_extra
@@ -38,6 +37,7 @@ from gradconform.report.terminal import opening
 from gradconform.results import Report, Result
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .apart import told_apart
 from .console import on_terminal, terminal, width, write

@@ -13,13 +13,13 @@ from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, EXI
 from gradconform.fixtures.random_stages import Order
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
-from gradconform.naming import SelectionError, current_folder_first
 from gradconform.report.fuzzing import defect_lines, summary_line
 from gradconform.report.lines import Line, wrapped
 from gradconform.run.runner import AdapterError, Runner
 from gradconform.target.finding import refuse_missing_target
 from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import SelectionError, current_folder_first
 from gradconform.version import KIT_VERSION
 
 from .console import complain, on_terminal, terminal, width, write

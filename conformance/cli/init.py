@@ -16,10 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
-from gradconform.naming import current_folder_first
 from gradconform.report.lines import Line, wrapped_each
 from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.target.loading import TargetNotInstalledError
+from gradconform.user_input.values import current_folder_first
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 

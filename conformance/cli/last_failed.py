@@ -16,8 +16,8 @@ from typing import Any
 from gradconform.contract.frozen import frozen
 from gradconform.given_files import replace_file
 from gradconform.kit_files import cache_folder
-from gradconform.naming import PROFILES
 from gradconform.results import Report
+from gradconform.user_input.values import PROFILES
 
 #: The options that distinguish runs of one target: the subjects of the checks.
 _JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "schedule")

@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradconform.naming import count_read
 from gradconform.run.options import OPTIONS
 from gradconform.text.escaping import for_terminal
+from gradconform.user_input.values import count_read
 
 EXIT_CODES = """\
 exit codes:

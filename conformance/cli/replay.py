@@ -14,7 +14,6 @@ from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.given_files import replace_file
-from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
@@ -24,6 +23,7 @@ from gradconform.run.beside import asked_by
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.finding import refuse_missing_target
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .parsing import given_options
 from .replay_pipeline import replay_pipeline

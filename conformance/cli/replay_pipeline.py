@@ -11,7 +11,6 @@ from typing import Any
 from gradconform.devices.ready import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
 from gradconform.given_files import replace_file
-from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for
@@ -19,6 +18,7 @@ from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options

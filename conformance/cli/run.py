@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
-from gradconform.naming import current_folder_first
 from gradconform.reading.recorded import RecordedRun
 from gradconform.records import Header, RecordsError, differing
 from gradconform.report.checks import plan_lines
@@ -23,6 +22,7 @@ from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.time_budget import TimeBudget
 from gradconform.target.finding import refuse_missing_target
+from gradconform.user_input.values import current_folder_first
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gradconform.exits import UsageError
 from gradconform.given_files import content, is_file
-from gradconform.naming import SelectionError, nearest, switch_read
+from gradconform.user_input.values import SelectionError, nearest, switch_read
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from gradconform.naming import SelectionError, nearest
+from gradconform.user_input.values import SelectionError, nearest
 
 _T = TypeVar("_T")
 
@@ -48,8 +48,8 @@ def oracle_of(check: str) -> str | None:
 def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[_T]:
     """Return the entries that ``patterns`` name, in the order of ``known``: names, globs, or ``all``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names nothing; ``none`` is the message, in
-    which ``{}`` is the pattern.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names nothing; ``none`` is the
+    message, in which ``{}`` is the pattern.
     """
     for pattern in patterns:
         if pattern != ALL and not any(fnmatchcase(name, pattern) for name in known):

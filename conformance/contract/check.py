@@ -12,10 +12,10 @@ from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.grad_tuples import described
 from gradconform.judge.finding import Judged
 from gradconform.judge.pooled import Pooled
-from gradconform.naming import Profile
 from gradconform.trial.modes import MODES
 from gradconform.trial.program import programs_line, shortened
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import Profile
 from gradconform.version import FIRST_VERSION
 
 Judge = Callable[[Evidence], Judged]

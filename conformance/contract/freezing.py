@@ -8,8 +8,8 @@ from dataclasses import asdict, fields, replace
 
 from gradconform.fixtures.digests import digest, stage_digest
 from gradconform.fixtures.random_stages import traits_text
-from gradconform.naming import SelectionError
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import SelectionError
 
 from . import checks_of
 from .check import Check
@@ -86,7 +86,8 @@ def _stages(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContract, list[str]]:
     """Write the files of a version from its checks; return the frozen version and the changes.
 
-    ``released`` makes it final. Raises :class:`~gradconform.naming.SelectionError` if a released version would change.
+    ``released`` makes it final. Raises :class:`~gradconform.user_input.values.SelectionError` if a released version
+    would change.
     """
     now, before = as_it_is(version), frozen(version)
     found = differences(before or FrozenContract(version, None, {}, {}), now)

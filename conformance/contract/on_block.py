@@ -14,7 +14,7 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.naming import Sizes
+from gradconform.user_input.values import Sizes
 
 from .beside import BLOCKS as AREA
 from .beside import chosen
@@ -56,7 +56,7 @@ class OnBlocks:
 def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}

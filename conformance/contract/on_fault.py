@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gradconform.naming import PROFILES
 from gradconform.reference.faults import FAULTS, Fault
+from gradconform.user_input.values import PROFILES
 
 from .beside import FAULTS as AREA
 from .beside import FOUND, chosen
@@ -40,7 +40,7 @@ class OnFaults:
 def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
     """Return the checks on the faults that ``patterns`` name: names, globs, or ``all``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names no fault.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names no fault.
     """
     return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "unknown fault {}")))
 

@@ -16,8 +16,8 @@ import torch
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
-from gradconform.naming import Profile
 from gradconform.torch_releases.names import installed
+from gradconform.user_input.values import Profile
 
 from .beside import OPERATIONS, chosen
 from .check import Check
@@ -63,7 +63,7 @@ def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, A
 
     Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
     the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
-    :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
+    :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists.
     """
     named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")

@@ -77,7 +77,7 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
     checks = [

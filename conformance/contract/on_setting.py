@@ -65,7 +65,7 @@ class OnSettings:
 def asked_of(patterns: Sequence[str]) -> OnSettings:
     """Return the checks under the settings that ``patterns`` name.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     cases = {name: ZOO[name] for name in _STAGES}
     cases |= {name: case_of(BLOCKS[name], LADDER["small"][0]) for name in _BLOCKS}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
-from gradconform.naming import PROFILES, Profile, SelectionError, nearest, profile_named
+from gradconform.user_input.values import PROFILES, Profile, SelectionError, nearest, profile_named
 
 
 class Selectable(Protocol):
@@ -35,8 +35,8 @@ def selected(
 ) -> list[_S]:
     """Return the checks of a profile whose id matches ``include``, if it is given, and not ``exclude``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, a glob that matches nothing, and an empty
-    selection.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for an unknown profile, a glob that matches nothing,
+    and an empty selection.
     """
     manifest = of_profile(checks, profile)
     for pattern in (*(include or ()), *exclude):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gradconform.naming import SelectionError, UnusableDeviceError, nearest
 from gradconform.records import as_json, tupled
+from gradconform.user_input.values import SelectionError, UnusableDeviceError, nearest
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .numeric_profile import NumericProfile
@@ -110,8 +110,8 @@ def choose(  # noqa: PLR0913 (a run's subject)
     ``plugins`` are modules that make devices usable. ``here`` are device types that only this process knows, in
     addition to those that it has registered: they are tried in this process. Numeric profiles are measured under
     ``flags``, which are those of the run. ``fresh`` ignores probes kept by an earlier run. Raises
-    :class:`~gradconform.naming.UnusableDeviceError` for a name that cannot be used, with the call that failed, and
-    :class:`~gradconform.naming.SelectionError` for text that is no name at all.
+    :class:`~gradconform.user_input.values.UnusableDeviceError` for a name that cannot be used, with the call that
+    failed, and :class:`~gradconform.user_input.values.SelectionError` for text that is no name at all.
     """
     names = tuple(device_names(devices))
     asked = [text.strip() for given in dtypes for text in str(given).split(",")]
@@ -274,7 +274,7 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
 def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
     """Return the ``indices`` that the environment allows, in its order; all if it names none of the type.
 
-    Raises :class:`~gradconform.naming.UnusableDeviceError` if it names an index that cannot be used.
+    Raises :class:`~gradconform.user_input.values.UnusableDeviceError` if it names an index that cannot be used.
     """
     given = [name.strip() for name in os.environ.get(INDICES_VARIABLE, "").split(",")]
     named = [name for name in given if name.partition(":")[0] == device_type]
@@ -286,7 +286,7 @@ def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_crowd(choice: Choice, workers: int) -> None:
-    """Raise :class:`~gradconform.naming.SelectionError` if an index would have more processes than it allows."""
+    """Raise ``SelectionError`` if an index would have more processes than it allows."""
     for device, indices in choice.indices.items():
         limits = [limit for index in indices if (limit := _processes(choice, index)) is not None]
         most = len(indices) * min(limits) if limits else workers

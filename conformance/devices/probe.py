@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gradconform.naming import SelectionError
 from gradconform.process.orphans import Orphans
 from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
 from gradconform.records import as_json, tupled
+from gradconform.user_input.values import SelectionError
 
 from .names import DeviceName
 from .registry import registered_entries

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from gradconform.naming import SelectionError, UnusableDeviceError
+from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
 from .choice import Choice, one_cell
 from .device import device_of
@@ -25,8 +25,8 @@ _XDIST_VARIABLE = "PYTEST_XDIST_WORKER"
 def device_named(name: str | torch.device, plugins: Iterable[str] = ()) -> torch.device:
     """Return the device after trying it; ``plugins`` are imported first.
 
-    Raises :class:`~gradconform.naming.SelectionError` that quotes the call that failed and names the devices that
-    work.
+    Raises :class:`~gradconform.user_input.values.SelectionError` that quotes the call that failed and names the devices
+    that work.
     """
     choice = one_cell(name, "float32", plugins)
     ready(choice)
@@ -36,7 +36,7 @@ def device_named(name: str | torch.device, plugins: Iterable[str] = ()) -> torch
 def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
     """Make the devices of ``choice`` usable in this process; the CPU needs nothing.
 
-    Raises :class:`~gradconform.naming.SelectionError` if one cannot be used here, or not with ``flags``.
+    Raises :class:`~gradconform.user_input.values.SelectionError` if one cannot be used here, or not with ``flags``.
     """
     types = tuple(device_type for device_type in choice.types if device_type != "cpu")
     if choice.plugins or types:

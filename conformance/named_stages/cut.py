@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import nearest
 from gradconform.text.escaping import shortened
+from gradconform.user_input.values import nearest
 
 from .error import StageError, StageNotInstalledError
 from .example import recipes_of

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.given_files import is_file
-from gradconform.naming import nearest
+from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .libraries import Part, asked, imported

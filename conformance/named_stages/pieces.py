@@ -14,7 +14,7 @@ from torch import nn
 
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import nearest
+from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .example import recipes_of

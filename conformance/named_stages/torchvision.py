@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from gradconform.naming import nearest
+from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .images import model_of_images

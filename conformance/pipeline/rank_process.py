@@ -26,7 +26,6 @@ from gradconform.devices.registry import load_plugins
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
-from gradconform.naming import current_folder_first
 from gradconform.process.serving import write_stacks_to
 from gradconform.reference.put_in import install
 from gradconform.results import finite
@@ -35,6 +34,7 @@ from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.names import UnavailableError
 from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_all
+from gradconform.user_input.values import current_folder_first
 
 from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome

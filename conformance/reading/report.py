@@ -19,8 +19,8 @@ from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
 from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
-from gradconform.naming import PROFILES, nearest
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
+from gradconform.user_input.values import PROFILES, nearest
 
 from .kinds import instead_of_report
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.contract.explained import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
-from gradconform.naming import SelectionError, nearest
+from gradconform.user_input.values import SelectionError, nearest
 
 from .lines import Line, clause, count, heading, wrapped
 
@@ -95,8 +95,8 @@ _COMMA = re.compile(r",(?=\S)")
 def matching(pattern: str, checks: Mapping[str, FrozenCheck]) -> list[FrozenCheck]:
     """Return the checks whose id is ``pattern`` or matches it.
 
-    Raises :class:`~gradconform.naming.SelectionError` if there is none, with the nearest ids, or if there are more than
-    :data:`MOST`.
+    Raises :class:`~gradconform.user_input.values.SelectionError` if there is none, with the nearest ids, or if there
+    are more than :data:`MOST`.
     """
     found = [check for check in checks.values() if fnmatchcase(check.id, pattern)]
     if not found:

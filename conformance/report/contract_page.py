@@ -20,7 +20,7 @@ from gradconform.contract.space.put_back import special
 from gradconform.fixtures.planned_stages import plan_of
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import PROFILES
+from gradconform.user_input.values import PROFILES
 
 from .page.rendering import render_own
 

@@ -16,7 +16,8 @@ from gradconform.contract.beside import NONE
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named
-from gradconform.naming import (
+from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
+from gradconform.user_input.values import (
     Profile,
     SelectionError,
     Sizes,
@@ -29,14 +30,13 @@ from gradconform.naming import (
     seed_read,
     sizes_named,
 )
-from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
 
 #: The effect of an option: on the findings of a check, on the selected checks, or on the use of their results.
 Changes = Literal["results", "plan", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option(OptionWords):
+class Option(OptionHelp):
     """One option and its conversions. ``read`` takes the typed text, ``check`` a value in any form.
 
     ``check`` returns the value as :class:`RunOptions` holds it, and ``written`` that value as JSON has it.
@@ -126,7 +126,7 @@ _CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _p
 
 def _option(name: str, **done: Any) -> Any:
     """Return the field of an option that has words, with its conversions."""
-    words = RUN_OPTION_WORDS[name]
+    words = RUN_OPTION_HELP[name]
     return field(default=words.default, metadata={"check": _CHECKS.get(words.kind, _as_it_is)} | done)
 
 
@@ -183,8 +183,9 @@ class RunOptions:
     def of(cls, target: object, **given: Any) -> RunOptions:
         """Return the options for ``target`` with the given values, in any form that a user may use.
 
-        Raises :class:`~gradconform.naming.SelectionError` and :class:`~gradconform.contract.shard.ShardError` (both
-        ``ValueError``) for an invalid value, and ``TypeError`` for an unknown option.
+        Raises :class:`~gradconform.user_input.values.SelectionError` and
+        :class:`~gradconform.contract.shard.ShardError` (both ``ValueError``) for an invalid value, and ``TypeError``
+        for an unknown option.
         """
         unknown = next((name for name in given if name not in OPTIONS), None)
         if unknown is not None:
@@ -229,5 +230,5 @@ class RunOptions:
 
 #: Every option by the name of its field, in the order in which help shows them.
 OPTIONS: Mapping[str, Option] = {
-    one.name: Option(**asdict(RUN_OPTION_WORDS[one.name]), **one.metadata) for one in fields(RunOptions)
+    one.name: Option(**asdict(RUN_OPTION_HELP[one.name]), **one.metadata) for one in fields(RunOptions)
 }

@@ -31,11 +31,11 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
-from gradconform.naming import Profile, SelectionError, Sizes
 from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import Profile, SelectionError, Sizes
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
@@ -74,7 +74,7 @@ class Run:
         device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` has the plan's measurements from
         another process of the same run, which are not repeated.
 
-        Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.naming.SelectionError`,
+        Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.user_input.values.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
         ``ValueError``) before anything runs.
         """

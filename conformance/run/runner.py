@@ -28,7 +28,6 @@ from gradconform.extent import REFUSED
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits
-from gradconform.option_words import DEFAULT_SEED
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.target.functions import FunctionsAdapter
@@ -38,6 +37,7 @@ from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
+from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
 from .contrasts import contrasts

@@ -23,10 +23,10 @@ from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
 from gradconform.extent import WITHHELD
 from gradconform.fixtures.operations.entries import entries, short_name
-from gradconform.naming import SelectionError
 from gradconform.results import Place, Result
 from gradconform.torch_releases.operators import GRADIENT_TESTS, process_kept, skipped_by
 from gradconform.torch_releases.private_use import is_private_use
+from gradconform.user_input.values import SelectionError
 
 _EXPECTED = (
     "expected a mapping from names of operations to lists of DecorateInfo or of dtypes, such as OP_OVERRIDES of what "

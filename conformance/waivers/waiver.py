@@ -19,11 +19,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gradconform.exits import UsageError
 from gradconform.given_files import content
-from gradconform.naming import nearest
 from gradconform.reading.report import schema
 from gradconform.records import as_json, tupled
 from gradconform.results import Place, Result
 from gradconform.text.findings import finding_line
+from gradconform.user_input.values import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -19,10 +19,10 @@ from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import PROFILES, SelectionError
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
+from gradconform.user_input.values import PROFILES, SelectionError
 
 T = TypeVar("T")
 Kind = Literal["contract", "added"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
+from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
 
 if TYPE_CHECKING:
     from .contract_run import ContractRun
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PluginOption:
     """An option under the three names that it has under pytest."""
 
-    option: OptionWords
+    option: OptionHelp
 
     @property
     def flag(self) -> str:
@@ -48,9 +48,9 @@ class PluginOption:
 OPTIONS = tuple(
     PluginOption(option)
     for option in (
-        *RUN_OPTION_WORDS.values(),
-        OptionWords(name="json", metavar="PATH", help="write the report to PATH as JSON"),
-        OptionWords(
+        *RUN_OPTION_HELP.values(),
+        OptionHelp(name="json", metavar="PATH", help="write the report to PATH as JSON"),
+        OptionHelp(
             name="ndjson",
             metavar="PATH",
             help="append each result of --gradconform TARGET to PATH as it arrives; "

@@ -10,7 +10,7 @@ import torch
 from gradconform.devices.dtypes import DTYPES, dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.ready import device_named
-from gradconform.naming import SelectionError, nearest
+from gradconform.user_input.values import SelectionError, nearest
 
 
 @pytest.mark.parametrize("name", DTYPES)

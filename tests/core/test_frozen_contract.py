@@ -23,7 +23,7 @@ from gradconform.fixtures.digests import digest
 from gradconform.fixtures.programs import split_deferred
 from gradconform.fixtures.random_stages import TRAITS
 from gradconform.fixtures.stages import ZOO
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 from gradconform.version import CONTRACT_VERSION
 
 ContractOf = Callable[..., None]

@@ -12,7 +12,7 @@ from gradconform.devices import choice, probe
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.probe import Line, Probe, Request
 from gradconform.devices.ready import index_of, worker_number
-from gradconform.naming import SelectionError, UnusableDeviceError
+from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
 WORKS = dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "")
 NO_DOUBLE = {**WORKS, "float64": "float64 on npu:0 raised TypeError: none here"}

@@ -11,8 +11,8 @@ import gradconform
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import VALUES, flags_named, flags_set
 from gradconform.drive.surroundings import settings
-from gradconform.naming import SelectionError
 from gradconform.reference.autograd import AutogradAdapter
+from gradconform.user_input.values import SelectionError
 
 
 def numbers() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradconform.devices.probe import Probe, Request, probe_all, probe_apart
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 
 #: A type that torch knows and no build here has a backend for, so that its object alone answers.
 ODD = "fpga"

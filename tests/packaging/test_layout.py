@@ -85,7 +85,7 @@ MAY_IMPORT = {
     "fixtures": (
         "gradconform.exits",
         "gradconform.given_files",
-        "gradconform.naming",
+        "gradconform.user_input.values",
         "gradconform.torch_releases",
         "gradconform.trees",
     ),

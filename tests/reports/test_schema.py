@@ -18,9 +18,9 @@ from gradconform.devices.dtypes import DTYPES
 from gradconform.diagnosis import cause
 from gradconform.extent import Extent, Lack
 from gradconform.judge import finding
-from gradconform.naming import PROFILES
 from gradconform.reading.report import read_report, schema
 from gradconform.results import Report, Result
+from gradconform.user_input.values import PROFILES
 
 SCHEMA = schema()
 PARTS = SCHEMA["$defs"]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gradconform.cli.progress import Crashes
-from gradconform.naming import SelectionError
 from gradconform.reading.report import read_report
 from gradconform.report.sentences import against_manifest
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
+from gradconform.user_input.values import SelectionError
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gradconform.naming import nearest
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
 from gradconform.target.finding import Named, TargetError, registered
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.loading import load
 from gradconform.target.resolve import load_registered, registered_targets, resolve
+from gradconform.user_input.values import nearest
 
 from .composition import words_of
 from .dimensions import DIMENSIONS

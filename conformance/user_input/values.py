@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .exits import EXIT_ENVIRONMENT, UsageError
+from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
