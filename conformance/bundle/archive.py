@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import LARGEST_REPORT, content
-from gradconform.kit_files import kit_files
+from gradconform.files.kit_files import kit_files
+from gradconform.files.user_files import LARGEST_REPORT, content
 from gradconform.reading.report import read_report
 from gradconform.results import Report
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import content, opened
+from gradconform.files.user_files import content, opened
 from gradconform.process.worker import exit_in_words
 
 from .archive import on_disk

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.files.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.files.records import RecordsError
 from gradconform.reading.recorded import read_run
 from gradconform.reading.report import ReportError, read_report
-from gradconform.records import RecordsError
 from gradconform.results import Report
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import WaiverError, read_waivers

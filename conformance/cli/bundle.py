@@ -10,7 +10,7 @@ from gradconform.bundle.archive import ArchiveError, Sources, archive_content, b
 from gradconform.bundle.signing import NotSignedError, is_signed, signature, signature_path, signer
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import is_file, sha256
+from gradconform.files.user_files import is_file, sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import replace_files
+from gradconform.files.user_files import replace_files
 from gradconform.report.lines import Line, Role, as_it_stands
 from gradconform.text.escaping import for_json, for_terminal, line_for_terminal
 

@@ -17,7 +17,7 @@ from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, requests_for
 from gradconform.devices.probe_cache import cached_probes
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
-from gradconform.records import as_json
+from gradconform.files.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
 from gradconform.user_input.values import current_folder_first

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.given_files import replace_file
-from gradconform.kit_files import cache_folder
+from gradconform.files.kit_files import cache_folder
+from gradconform.files.user_files import replace_file
 from gradconform.results import Report
 from gradconform.user_input.values import PROFILES
 

@@ -13,7 +13,7 @@ from gradconform.devices.choice import choose
 from gradconform.devices.flags import flags_named
 from gradconform.devices.ready import ready
 from gradconform.exits import EXIT_CONFORMS
-from gradconform.given_files import replace_file
+from gradconform.files.user_files import replace_file
 from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial

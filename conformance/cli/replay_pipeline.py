@@ -10,7 +10,7 @@ from typing import Any
 
 from gradconform.devices.ready import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
-from gradconform.given_files import replace_file
+from gradconform.files.user_files import replace_file
 from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
+from gradconform.files.records import Header, RecordsError, differing
 from gradconform.reading.recorded import RecordedRun
-from gradconform.records import Header, RecordsError, differing
 from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
@@ -194,7 +194,7 @@ def options_of(arguments: argparse.Namespace) -> RunOptions:
 def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOptions:
     """Return the options of a resumed run; options on the command line must have the same values.
 
-    Raises :class:`~gradconform.records.RecordsError` that names the differences.
+    Raises :class:`~gradconform.files.records.RecordsError` that names the differences.
     """
     recorded = _recorded(found)
     given = {**given_options(arguments), **({"waivers": None} if arguments.no_waivers else {})}
@@ -220,7 +220,7 @@ def _recorded(found: RecordedRun) -> RunOptions:
 
 
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
-    """Raise :class:`~gradconform.records.RecordsError` if ``header`` is not that of the resumed run."""
+    """Raise :class:`~gradconform.files.records.RecordsError` if ``header`` is not that of the resumed run."""
     before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
     told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
     told += _changed_files(found.header.files, header.files)

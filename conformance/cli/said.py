@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradconform.exits import UsageError
-from gradconform.given_files import content, is_file
+from gradconform.files.user_files import content, is_file
 from gradconform.user_input.values import SelectionError, nearest, switch_read
 
 if sys.version_info >= (3, 11):

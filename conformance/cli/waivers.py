@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from gradconform.exits import EXIT_CONFORMS
-from gradconform.given_files import replace_file
+from gradconform.files.user_files import replace_file
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradconform.records import tupled
+from gradconform.files.records import tupled
 
 from . import frozen
 

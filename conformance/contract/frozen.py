@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradconform.records import tupled
+from gradconform.files.records import tupled
 from gradconform.user_input.values import Profile, SelectionError
 from gradconform.version import CONTRACT_VERSION
 

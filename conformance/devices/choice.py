@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gradconform.records import as_json, tupled
+from gradconform.files.records import as_json, tupled
 from gradconform.user_input.values import SelectionError, UnusableDeviceError, nearest
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name

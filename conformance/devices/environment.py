@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import backends
 
-from gradconform.kit_files import kit_sha256
+from gradconform.files.kit_files import kit_sha256
 from gradconform.torch_releases.accelerator import accelerator
 from gradconform.torch_releases.precision import precision
 from gradconform.torch_releases.tested import untested

@@ -14,10 +14,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gradconform.files.records import as_json, tupled
 from gradconform.process.orphans import Orphans
 from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
-from gradconform.records import as_json, tupled
 from gradconform.user_input.values import SelectionError
 
 from .names import DeviceName

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gradconform.files.records import tupled
 from gradconform.process.serving import Orders, Tell
-from gradconform.records import tupled
 
 from .flags import flags_set
 from .probe import Answer, Line, Probe, Request, WrongAnswerError

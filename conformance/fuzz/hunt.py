@@ -15,12 +15,12 @@ from gradconform.diagnosis.cause import Mistake
 from gradconform.drive.observation import Raised
 from gradconform.drive.oracle import DeviceLostError, OracleError
 from gradconform.exits import UsageError
+from gradconform.files.records import tupled
 from gradconform.fixtures.inputs import Constant, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
 from gradconform.judge import whole
 from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
-from gradconform.records import tupled
 from gradconform.run.runner import Runner
 from gradconform.text.findings import letter_of, named, numberless
 from gradconform.trial.program import Action, needs, parse, write

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.given_files import is_file
+from gradconform.files.user_files import is_file
 from gradconform.user_input.values import nearest
 
 from .error import StageError

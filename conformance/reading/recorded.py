@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from json import JSONDecodeError
 from pathlib import Path
 
-from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
-from gradconform.records import Header, Record, RecordsError, as_result, beginning, place_of
+from gradconform.files.records import Header, Record, RecordsError, as_result, beginning, place_of
+from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.results import Place, Report, Result
 
 from .kinds import instead_of_records
@@ -42,7 +42,7 @@ class RecordedRun:
 def read_run(path: str | Path) -> RecordedRun:
     """Return the run in a file of records. An incomplete last line is dropped: its writer was killed.
 
-    Raises :class:`~gradconform.records.RecordsError` that names the file, the line and the problem.
+    Raises :class:`~gradconform.files.records.RecordsError` that names the file, the line and the problem.
     """
     where = Path(path)
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
-from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
+from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 from gradconform.user_input.values import PROFILES, nearest
 

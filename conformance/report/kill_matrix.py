@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gradconform.records import as_json
+from gradconform.files.records import as_json
 from gradconform.report.page.rendering import render
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome

@@ -28,10 +28,10 @@ from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.names import Dtype
 from gradconform.devices.ready import device_here, ready
 from gradconform.drive.reference64 import OracleCache
+from gradconform.files.records import Header, header_of
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
-from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial

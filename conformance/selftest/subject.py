@@ -14,7 +14,7 @@ from gradconform.contract import checks_of
 from gradconform.contract.plan import make_plan
 from gradconform.devices.choice import Choice
 from gradconform.drive.reference64 import OracleCache
-from gradconform.records import as_json, tupled
+from gradconform.files.records import as_json, tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run

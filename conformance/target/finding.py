@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from gradconform.exits import UsageError
-from gradconform.given_files import content, is_file
+from gradconform.files.user_files import content, is_file
 
 ENTRY_POINTS = "gradconform.adapters"
 

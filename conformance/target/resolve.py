@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, claims_of
 from gradconform.exits import refusal
-from gradconform.given_files import is_file
+from gradconform.files.user_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell

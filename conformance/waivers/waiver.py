@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gradconform.exits import UsageError
-from gradconform.given_files import content
+from gradconform.files.records import as_json, tupled
+from gradconform.files.user_files import content
 from gradconform.reading.report import schema
-from gradconform.records import as_json, tupled
 from gradconform.results import Place, Result
 from gradconform.text.findings import finding_line
 from gradconform.user_input.values import nearest

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.devices.choice import Choice
 from gradconform.devices.flags import flags_named
+from gradconform.files.records import finished, started
 from gradconform.process.serving import Orders, Tell, leave
-from gradconform.records import finished, started
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.given_files import replace_file
-from gradconform.records import RecordsError
+from gradconform.files.records import RecordsError
+from gradconform.files.user_files import replace_file
 from gradconform.report.detail import Detail
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
@@ -138,7 +138,7 @@ class RecordKeeper:
     def close(self, report: Report | None) -> None:
         """Close the file; a report that has a result for all that was planned is the end of it.
 
-        Raises :class:`~gradconform.records.RecordsError` where that cannot be written.
+        Raises :class:`~gradconform.files.records.RecordsError` where that cannot be written.
         """
         with contextlib.closing(self._file):
             done = report is not None and len({result.place for result in report.results}) == report.planned

@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "conformance": ("gradconform",),
     "fixtures": (
         "gradconform.exits",
-        "gradconform.given_files",
+        "gradconform.files.user_files",
         "gradconform.user_input.values",
         "gradconform.torch_releases",
         "gradconform.trees",

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 
-from gradconform import kit_files
 from gradconform.bundle.archive import NAMES, ArchiveError, Sources, bundle_files, packed, unpacked
 from gradconform.bundle.verifying import reasons_against
 from gradconform.cli import main
-from gradconform.records import as_line, finished, header_of
+from gradconform.files import kit_files
+from gradconform.files.records import as_line, finished, header_of
 from gradconform.results import Report
 from gradconform.waivers.waiver import read_waivers
 

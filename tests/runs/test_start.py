@@ -12,7 +12,7 @@ import pytest
 
 from gradconform.devices.choice import choose
 from gradconform.exits import EXIT_ENVIRONMENT, RunStoppedError
-from gradconform.records import differing
+from gradconform.files.records import differing
 from gradconform.run.options import RunOptions
 from gradconform.workers.isolated import IsolatedRun
 

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from .exits import EXIT_USAGE, UsageError
-from .results import Place, Report, Result
-from .version import KIT_VERSION
+from gradconform.exits import EXIT_USAGE, UsageError
+from gradconform.results import Place, Report, Result
+from gradconform.version import KIT_VERSION
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
