@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, TypeVar
 
-from gradconform.clause import Clause
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.ready import device_named
@@ -34,6 +33,7 @@ from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.report.terminal import opening
+from gradconform.requirements.clause import Clause
 from gradconform.results import Report, Result
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require

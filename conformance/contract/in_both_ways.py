@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gradconform.clause import paragraphs
 from gradconform.fixtures.programs import full_all_forwards_first, split_all_forwards_first
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge import gradients
+from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
 from .beside import FULL, SPLIT

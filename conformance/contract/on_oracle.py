@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradconform.clause import paragraphs
 from gradconform.judge.gradients import gradients
+from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
 from .beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen

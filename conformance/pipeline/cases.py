@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
+from gradconform.requirements.clause import Clause
 
 Step = Literal["train", "eval", "zero_grad"]
 

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from gradconform.adapter import UnsupportedError
-from gradconform.clause import Clause
 from gradconform.drive.observation import Raised
 from gradconform.judge.finding import Finding, Judged, findings_in
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
+from gradconform.requirements.clause import Clause
 from gradconform.results import Result
 
 #: Takes the subject, a runtime's stage objects or its work on schedules, and yields findings.

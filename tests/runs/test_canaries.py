@@ -46,7 +46,7 @@ gradconform.judge.values.compare.__code__ = (lambda *_, **__: iter(())).__code__
     ),
     "a result": (
         """
-from gradconform.clause import Clause
+from gradconform.requirements.clause import Clause
 result = Clause.result
 Clause.result = lambda self, device, dtype, findings=(), **_: result(self, device, dtype)
 """,

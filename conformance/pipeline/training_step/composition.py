@@ -10,12 +10,12 @@ from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-from gradconform.clause import Clause
 from gradconform.covering.rows import named
 from gradconform.covering.search import array
 from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
+from gradconform.requirements.clause import Clause
 from gradconform.runtime import DataParallel, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from .results import Result
+from gradconform.results import Result
 
 Level = Literal["MUST", "SHOULD"]
 J = TypeVar("J", bound=Callable[..., object])
