@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gradconform.reading.report import ReportError, read_report
     from gradconform.report.outcome import CheckFailedError
     from gradconform.run.run import check_stage_backward
+    from gradconform.target.layer_swap import Swap, swap
     from gradconform.user_input.values import Profile
 
     from .adapter import Adapter, Capabilities, FullSession, Session, SplitSession, StageSpec, UnsupportedError
     from .devices.names import Dtype, DtypeName
     from .results import NonConformingError, Report, Result, Status, Verdict
-    from .swapping import Swap, swap
 
 __version__ = KIT_VERSION
 
@@ -47,7 +47,7 @@ _HOME = {
     "gradconform.report.outcome": ("CheckFailedError",),
     "gradconform.results": ("NonConformingError", "Report", "Result", "Status", "Verdict"),
     "gradconform.run.run": ("check_stage_backward",),
-    "gradconform.swapping": ("Swap", "swap"),
+    "gradconform.target.layer_swap": ("Swap", "swap"),
 }
 
 __all__ = [

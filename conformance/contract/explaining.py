@@ -22,7 +22,7 @@ from .explained import Explained, ExplainedCheck, ExplainedStage, Program
 #: The numeric rule; :func:`factors` has c and eps.
 FORMULA = "max|g - g64| <= 2 * max|g_autograd - g64| + c * eps(dtype) * scale"
 
-#: The rule of the mean; :mod:`gradconform.bias` has the details.
+#: The rule of the mean; :mod:`gradconform.judge.mean_rule` has the details.
 MEAN = "|sum of shifts| <= X * sqrt(sum of squared shifts), one shift per draw: the slope of g - g_autograd on g64"
 
 #: Every word of a program, and its meaning.

@@ -9,7 +9,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree, claims_of
-from gradconform.swapping import noting_swaps
+from gradconform.target.layer_swap import noting_swaps
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradconform.bias import Errors, in_series, judge_shift, judge_spread, settled
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.results import Sort
 
 from .finding import BIT_EQUAL, Finding, Judged, Measured, findings_in
+from .mean_rule import Errors, in_series, judge_shift, judge_spread, settled
 from .pooled import Pooled
 from .values import same_bits
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from gradconform.bias import STEADY
 from gradconform.contract import checks_of
 from gradconform.contract.cases import DRAWS
 from gradconform.contract.check import Check, lower_first
@@ -20,6 +19,7 @@ from gradconform.contract.space.put_back import special
 from gradconform.fixtures.planned_stages import plan_of
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fixtures.stages.case import StageCase
+from gradconform.judge.mean_rule import STEADY
 from gradconform.user_input.values import PROFILES
 
 from .page.rendering import render_own

@@ -94,7 +94,6 @@ MAY_IMPORT = {
         "gradconform.adapter",
         "gradconform.devices.memory",
         "gradconform.runtime",
-        "gradconform.swapping",
         "gradconform.target",
         "gradconform.torch_releases",
         "gradconform.trees",

@@ -17,7 +17,7 @@ from gradconform.pipeline.extra import Judge, check
 from gradconform.pipeline.whole_model import NUMBERS, ROWS
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
 from gradconform.requirements.clause import Clause, register
-from gradconform.swapping import swap
+from gradconform.target.layer_swap import swap
 
 from . import DwBuilder, StageObject
 from .chain import MICROBATCHES, Subject, against_whole, run_chain

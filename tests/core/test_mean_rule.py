@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from gradconform import check_stage_backward
-from gradconform.bias import STEADY, Errors, judge_shift, judge_spread, settled
 from gradconform.contract.areas import CHECKS
 from gradconform.contract.cases import DRAWS
 from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.evidence import Evidence
 from gradconform.judge.bias import BIAS, TOGETHER, Draw
 from gradconform.judge.finding import findings_in
+from gradconform.judge.mean_rule import STEADY, Errors, judge_shift, judge_spread, settled
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
 from gradconform.run.runner import Runner

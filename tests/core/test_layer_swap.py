@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradconform import StageSpec, check_stage_backward, swap, swapping
+from gradconform import StageSpec, check_stage_backward, swap
 from gradconform.reference.autograd import AutogradSession
+from gradconform.target import layer_swap
 
 
 class Mine(nn.Linear):
@@ -207,4 +208,4 @@ def test_the_kit_undoes_what_open_has_swapped(fails: bool) -> None:  # noqa: FBT
 
 
 def test_the_example_is_right() -> None:
-    assert doctest.testmod(swapping).failed == 0
+    assert doctest.testmod(layer_swap).failed == 0

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .results import Sort
-from .tolerance import mean_floor
+from gradconform.results import Sort
+from gradconform.tolerance import mean_floor
 
 #: The upper bound on the probability that a correct implementation fails in one series; the expected rate is far lower.
 CHANCE = 1e-7
