@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from gradconform.text.escaping import for_terminal
 from gradconform.text.findings import finding_line
 
+from .coverage import Coverage, Lack, coverage_of, impossible_shares
 from .exits import (
     EXIT_ADAPTER,
     EXIT_CONFORMS,
@@ -23,7 +24,6 @@ from .exits import (
     EXIT_KIT,
     EXIT_USAGE,
 )
-from .extent import Extent, Lack, extent, impossible_shares
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"
@@ -80,8 +80,8 @@ class Result:
     ``headroom`` is the largest error/bound ratio: 0 if everything was bit-equal to plain autograd, above 1 if a value
     was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or of the error (``kit``,
     ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds: ``environment`` if plain
-    autograd raised, :data:`~gradconform.extent.WITHHELD` if a list excludes it, and ``gradconform.extent.NOTHING`` if
-    an oracle has nothing to compare.
+    autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it, and ``gradconform.coverage.NOTHING``
+    if an oracle has nothing to compare.
 
     ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
     repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference
@@ -297,9 +297,9 @@ class Report:
         )
 
     @property
-    def extent(self) -> Extent | None:
+    def coverage(self) -> Coverage | None:
         """How much of the contract was judged; None if the run is not a whole run of it."""
-        return extent(self.results) if self.whole and self.shard is None and not self.extra else None
+        return coverage_of(self.results) if self.whole and self.shard is None and not self.extra else None
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
@@ -309,7 +309,7 @@ class Report:
         """
         if self.shard is not None:
             return ()
-        judged = self.extent
+        judged = self.coverage
         return impossible_shares(self.results) if judged is None else judged.lacks
 
     @property
@@ -327,7 +327,7 @@ class Report:
             return "incomplete"
         if part:
             return "passed"
-        judged = self.extent
+        judged = self.coverage
         if judged is not None and not judged.whole:
             return "conforms in part with waivers" if self.rests_on_waivers else "conforms in part"
         return "conforms with waivers" if self.rests_on_waivers else "conforms"
@@ -340,7 +340,7 @@ class Report:
     @property
     def decided(self) -> dict[str, Any]:
         """The conclusions from the results, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
-        verdict, judged = self.verdict, self.extent
+        verdict, judged = self.verdict, self.coverage
         told = None if judged is None else judged.to_dict()
         return {"verdict": verdict, "conforms": verdict == "conforms", "extent": told}
 
@@ -413,7 +413,7 @@ class Report:
             unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
             msg = f"{counts['ran']} of {self.planned} checks were judged on {self.target['name']}{unsupported}"
             raise NonConformingError(for_terminal(msg))
-        if not decisive and self.extent is not None and self.lacks:
+        if not decisive and self.coverage is not None and self.lacks:
             msg = f"too little was judged on {self.target['name']} for a verdict: {'; '.join(map(str, self.lacks))}"
             raise NonConformingError(for_terminal(msg))
         if decisive:

@@ -115,7 +115,7 @@ def _signed(held: bytes, arguments: argparse.Namespace) -> str:
 
 def _left_open(report: Report) -> Iterator[Line]:
     """Yield a line for each limit of the conformance: features that were not claimed, and failed SHOULD checks."""
-    for claim, count in (report.extent.withheld if report.extent is not None else {}).items():
+    for claim, count in (report.coverage.withheld if report.coverage is not None else {}).items():
         yield Line(f"  - withheld: {claim}, which {count} of the checks that were not judged need")
     for result in report.failures:
         yield Line(f"  - failed SHOULD: {result.place.name}")

@@ -56,7 +56,7 @@ def _said(report: Report) -> str:
 
 def _share(report: Report) -> str:
     """Return how many of the counted checks passed."""
-    asked = report.manifest if report.extent is None else report.extent.asked
+    asked = report.manifest if report.coverage is None else report.coverage.asked
     return f"{report.summary['passed']} of {asked} passed"
 
 

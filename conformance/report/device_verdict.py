@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gradconform.contract.beside import FAULTS, named_in
-from gradconform.extent import NOTHING, WITHHELD
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
 from .by_oracles import by_oracles

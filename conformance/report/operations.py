@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from gradconform.contract.beside import OPERATIONS, named_in
-from gradconform.extent import NOTHING, WITHHELD
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
 from .to_mend import operations_in

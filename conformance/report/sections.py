@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.extent import NOTHING, WITHHELD
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
 from .by_cause import Cause, by_cause

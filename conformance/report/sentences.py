@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.coverage import WITHHELD
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.probe import hidden_by
-from gradconform.extent import WITHHELD
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
@@ -66,16 +66,16 @@ def _verdict(report: Report) -> str:
         part = "" if report.whole else "; the contract was not run in full"
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
-    extent = report.extent
-    if extent is not None and report.verdict.startswith("conforms"):
+    coverage = report.coverage
+    if coverage is not None and report.verdict.startswith("conforms"):
         held = f", {counts['waived']} waived" if counts["waived"] else ""
         return (
-            f"{name} conforms{'' if extent.whole else ' in part'} to contract {report.contract} in profile "
+            f"{name} conforms{'' if coverage.whole else ' in part'} to contract {report.contract} in profile "
             f"{report.profile}{' with waivers' if report.rests_on_waivers else ''}: {counts['passed']} of "
-            f"{extent.asked} checks passed{held}{extent.left_out}{but}"
+            f"{coverage.asked} checks passed{held}{coverage.left_out}{but}"
         )
     told = f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
-    return f"{told}{extent.left_out if extent else ''}{_lacking(report)}"
+    return f"{told}{coverage.left_out if coverage else ''}{_lacking(report)}"
 
 
 def _by_the_runtime(report: Report) -> str:

@@ -9,9 +9,9 @@ from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import Dimension
 from gradconform.covering.space import Space, Words, covered
-from gradconform.extent import AREA_SHARE
 
 from .page.rendering import render_own
 

@@ -15,6 +15,7 @@ import torch
 
 from gradconform.adapter import Adapter, Capabilities, UnsupportedError, is_option
 from gradconform.contract.check import Check, Judge
+from gradconform.coverage import REFUSED
 from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the_kit
 from gradconform.drive.driver import drive
@@ -24,7 +25,6 @@ from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
-from gradconform.extent import REFUSED
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
 from gradconform.judge.state import same_bits

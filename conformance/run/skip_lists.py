@@ -20,8 +20,8 @@ import torch
 
 from gradconform.contract.beside import OPERATIONS, named_in
 from gradconform.contract.plan import Item
+from gradconform.coverage import WITHHELD
 from gradconform.devices.dtypes import dtype_named
-from gradconform.extent import WITHHELD
 from gradconform.fixtures.operations.entries import entries, short_name
 from gradconform.results import Place, Result
 from gradconform.torch_releases.operators import GRADIENT_TESTS, process_kept, skipped_by

@@ -94,7 +94,7 @@ class Recorder:
         """Whether a run of the contract has all its results and they are no verdict, or ``--gradconform`` has none."""
         reports = {key: run.report() for key, run in self._runs.items() if not run.added and run.results}
         nothing = ZERO_LINES in reports and not reports[ZERO_LINES].summary["ran"]
-        return nothing or any(report.extent is not None and bool(report.lacks) for report in reports.values())
+        return nothing or any(report.coverage is not None and bool(report.lacks) for report in reports.values())
 
     @property
     def has_idle_waivers(self) -> bool:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
 from gradconform.contract.check import Check
+from gradconform.coverage import coverage_of
 from gradconform.drive import driver
 from gradconform.drive.evidence import Evidence
-from gradconform.extent import extent
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.planned_stages import Plan, planned_case
 from gradconform.fixtures.stages.case import StageCase
@@ -190,9 +190,9 @@ def test_a_refusal_in_one_trial_hides_no_wrong_number_in_another(first: str) -> 
 
 def test_the_verdict_line_counts_what_a_session_refuses() -> None:
     results = [ran(ActingAdapter(act), check("F0 B0", WIDE)) for act in (lambda *_: None, on(11, refuse))]
-    told = extent(results)
-    assert (told.asked, told.refused, told.whole) == (2, 1, False)
-    assert told.left_out == "; 1 refused by UnsupportedError"
+    found = coverage_of(results)
+    assert (found.asked, found.refused, found.whole) == (2, 1, False)
+    assert found.left_out == "; 1 refused by UnsupportedError"
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])

@@ -14,10 +14,10 @@ from gradconform.contract.space.draft import draft_of
 from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import TRIPLES, drawn, frozen_rows, made_anew
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import allowed
 from gradconform.covering.rows import named, text
 from gradconform.covering.space import Space, covered
-from gradconform.extent import AREA_SHARE
 from gradconform.report.space_page import space_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "space.md"

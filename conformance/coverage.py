@@ -1,4 +1,4 @@
-"""The extent of a run: how much of the contract it judged, and whether that is enough for a verdict."""
+"""The coverage of a run: how much of the contract it judged, and whether that is enough for a verdict."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class Coverage:
     """How much of the contract was judged.
 
     ``ways`` are the kinds of backward that the target supports. ``options`` counts the checks of these ways for
@@ -132,20 +132,20 @@ class Extent:
         return "".join(f"; {words}" for words in told)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the extent as JSON values."""
+        """Return the coverage as JSON values."""
         lacks = [{**asdict(lack), "checks": list(lack.checks)} for lack in self.lacks]
         return {**asdict(self), "ways": list(self.ways), "lacks": lacks}
 
 
-def extent(results: Sequence[Judged]) -> Extent:
-    """Return the extent of a whole run of the contract."""
+def coverage_of(results: Sequence[Judged]) -> Coverage:
+    """Return the coverage of a whole run of the contract."""
     missing = {claim for result in results for claim in result.unclaimed}
     of_ways = [result for result in results if not any(claim in WAYS for claim in result.unclaimed)]
     asked = [result for result in of_ways if not any(map(is_option, result.unclaimed))]
     unsupported = [result for result in asked if result.status == "unsupported"]
     claims = Counter(claim for result in unsupported for claim in result.unclaimed)
     impossible = sum(_impossible(result) for result in unsupported)
-    return Extent(
+    return Coverage(
         ways=tuple(way for way in WAYS if way not in missing),
         asked=len(asked),
         options=len(of_ways) - len(asked),
