@@ -1,13 +1,20 @@
-"""Finds the values of a planned row that a failure needs, by resetting one dimension at a time."""
+"""Narrows a failure down by more trials: to the values of a planned row that it needs, and to one module of a stage.
+
+One dimension of a row is reset at a time, and each module inside a user's stage is tried alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gradconform.contract.check import Check
+from gradconform.contract.on_stage import is_named
 from gradconform.contract.space.put_back import put_back, special
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
+from gradconform.named_stages.pieces import pieces_of
 from gradconform.text.findings import alike
 from gradconform.trial.trial import Trial
 
@@ -56,3 +63,64 @@ class Needs:
         for key in dict.fromkeys(keys):
             if not self._of(key, row):
                 self._known.setdefault(key, []).append(needs)
+
+
+#: How many pieces are tried for one failure; in a model of a thousand modules only the path down is tried.
+_MOST = 60
+
+
+def worst_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings in the order of their actions, those of one action by their error/bound.
+
+    Findings without numbers, such as a missing gradient, come before the others.
+    """
+    actions = list(dict.fromkeys(finding.action for finding in findings))
+    far = {id(one): math.inf if one.headroom is None else one.headroom for one in findings}
+    return sorted(findings, key=lambda one: (actions.index(one.action), -far[id(one)]))
+
+
+class Pieces:
+    """The smallest pieces that show the failures of a run.
+
+    From the whole stage down, the search enters the first module that shows a finding of the same kind, until none
+    inside it does. It runs once for similar findings on a stage.
+    """
+
+    def __init__(self, tried: Tried) -> None:
+        """Create an empty search."""
+        self._tried = tried
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
+        """Return the findings of a check, the worst of each action first, with the smallest failing piece.
+
+        They are unchanged if that is the whole stage.
+        """
+        if not is_named(check) or not findings or trial.chain:
+            return findings
+        return [self._with_piece(check, trial, finding) for finding in worst_first(findings)]
+
+    def _with_piece(self, check: Check, trial: Trial, finding: Finding) -> Finding:
+        case, key = trial.stages[0], alike(finding.to_dict())
+        known = (case.name, *key)
+        if known not in self._known:
+            self._known[known] = self._smallest(check, trial, case, key)
+        path = self._known[known]
+        return replace(finding, needs={**(finding.needs or {}), "piece": path}) if path else finding
+
+    def _smallest(self, check: Check, trial: Trial, case: StageCase, key: tuple[str, ...]) -> str:
+        """Return the name of the smallest module that fails alike, empty if only the whole stage does."""
+        path, left = "", _MOST
+        while left > 0:
+            for name, piece in pieces_of(case, path):
+                left -= 1
+                if left < 0 or self._fails_alike(check, trial, piece, key):
+                    path = name if left >= 0 else path
+                    break
+            else:
+                return path
+        return path
+
+    def _fails_alike(self, check: Check, trial: Trial, piece: StageCase, key: tuple[str, ...]) -> bool:
+        found = self._tried(check, replace(trial, stages=(piece,) * len(trial.stages), tied=())) or []
+        return any(alike(one.to_dict())[:3] == key[:3] for one in found)

@@ -40,14 +40,11 @@ from gradconform.trial.trial import Trial
 from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
-from .contrasts import contrasts
 from .departures import Departures
-from .kept_elsewhere import not_shown
 from .measurements import Measurements
-from .needs import Needs
-from .pieces import Pieces
-from .preflight import preflight
-from .undoing import JudgedTrial, Undoing
+from .needs import Needs, Pieces
+from .preflight import not_shown, preflight
+from .undoing import JudgedTrial, Undoing, control_trials
 
 #: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
@@ -113,7 +110,7 @@ class Runner:
         self._shown_withheld: frozenset[str] | None = None
         self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
         self._departures = Departures(target.adapter, dtype, device, seed, {})
-        self._undoing = Undoing(lambda: contrasts(target.capabilities, self._judgeable))
+        self._undoing = Undoing(lambda: control_trials(target.capabilities, self._judgeable))
         #: Whether to find the row values that a failure needs, by additional trials.
         self.puts_back = diagnose
 

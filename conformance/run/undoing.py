@@ -1,6 +1,7 @@
 """Finds single mistakes that explain a failed check, by judging it again against plain autograd with the mistake.
 
-The mistake explains each finding that disappears. A finding that remains has another cause.
+The mistake explains each finding that disappears. A finding that remains has another cause. The
+mistake is also made in control trials: if it spoils a value that is right there, it is excluded.
 """
 
 from __future__ import annotations
@@ -11,18 +12,65 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.diagnosis.first_sight import FirstSight, WrongOne
 from gradconform.diagnosis.one_mistake import candidates
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
+from gradconform.fixtures.inputs import Normal
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding, findings_in
 from gradconform.judge.gradients import gradients
 from gradconform.judge.values import NONFINITE
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference.mistaken import FULL_INPUT, FULL_WEIGHT, INPUT, WEIGHT, MistakenAdapter, OneMistake
+from gradconform.trial.trial import Trial
+
+
+class _Branching(nn.Module):
+    """Three arguments and three outputs, a layer that is used twice, and a parameter of one dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = nn.Linear(5, 4), nn.Linear(4, 4)
+        self.gain = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = torch.tanh(self.first(x))
+        return self.shared(hidden + y), self.shared(torch.sin(hidden) * z), hidden * y * self.gain
+
+
+_TRAITS = frozenset({"multi_input", "multi_output", "shared_params"})
+_STAGES = (
+    StageCase(
+        "contrast-linear", "two Linears", lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), (Normal((7, 5)),)
+    ),
+    StageCase(
+        "contrast-branching",
+        "three arguments, three outputs and a layer that is used twice",
+        _Branching,
+        (Normal((7, 5)), Normal((7, 4)), Normal((7, 4))),
+        _TRAITS,
+    ),
+)
+_PROGRAMS = ("F0 I0 W0 F1 I1 W1", "F0 F1 I0 I1 W1 W0", "F0 B0 F1 B1", "F0 F1 I0 B1 W0")
+
+
+def control_trials(claims: Capabilities, evidence_of: Callable[[Trial], Evidence]) -> Iterator[Evidence]:
+    """Yield the evidence of the plain trials that require only claimed capabilities, except refused ones."""
+    for stage in _STAGES:
+        for program in _PROGRAMS:
+            trial = Trial(stages=(stage,), program=program)
+            if not claims.unclaimed(trial.needs):
+                try:
+                    yield evidence_of(trial)
+                except UnsupportedError:
+                    continue
+
 
 #: The parts of a backward that contain the kinds of actions.
 _PARTS = {
@@ -74,9 +122,9 @@ class JudgedTrial:
 class Undoing:
     """Finds the mistakes that explain failed checks of one target, device and dtype."""
 
-    def __init__(self, contrasts: Callable[[], Iterable[Evidence]]) -> None:
-        """Store how to run the plain trials ``contrasts``; they run once, when a check fails."""
-        self._contrasts = contrasts
+    def __init__(self, control_trials: Callable[[], Iterable[Evidence]]) -> None:
+        """Store how to run the ``control_trials``; they run once, when a check fails."""
+        self._control_trials = control_trials
         self._refuted: dict[_Key, bool] = {}
 
     def explained(self, check: Check, failing: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
@@ -109,7 +157,7 @@ class Undoing:
     def _plain(self) -> list[tuple[Evidence, _Wrong]]:
         """The plain trials, each with its wrong tensors; none if one of them cannot be run."""
         try:
-            return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._contrasts()]
+            return [(evidence, _wrong(replace(evidence, mistaken=True))) for evidence in self._control_trials()]
         except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return []

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradconform.contract.space.checks import ROWS
+from gradconform.contract.space.checks import ROWS, quick_rows
 from gradconform.contract.space.dimensions import DIMENSIONS
-from gradconform.contract.space.quick import quick_rows
 from gradconform.drive.received import Buffers
 from gradconform.drive.upstream import Upstream
 from gradconform.target.passed import KeptLists, ListChangedError, weights_for

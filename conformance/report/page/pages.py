@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from string import ascii_uppercase
@@ -13,11 +15,10 @@ from gradconform.report import probed, sections, sentences
 from gradconform.report.comparison import TOLD
 from gradconform.report.device_verdict import is_of_devices, standing_of_devices
 from gradconform.report.lines import Line, count
-from gradconform.results import STATUSES, Report
+from gradconform.results import STATUSES, Report, Result
 
-from .headroom import headroom_by_cell
 from .rendering import render
-from .rows import Row, Tally, anchor, areas_by_cell, rows_of, tallies, told_of
+from .rows import Row, Tally, anchor, areas_by_cell, cell_of, rows_of, tallies, told_of
 from .topics import commands_again, is_told_once, listing_of
 
 #: Markdown lists a cause's check ids up to this number, else only the count: CI job summaries are limited.
@@ -29,7 +30,7 @@ def report_page(report: Report) -> str:
     rows = rows_of([report])
     told = _of_one(report)
     told["sections"] = _below(told["headline"], told["sections"])
-    return render("report.html.j2", **told, **_listed(rows), plots=headroom_by_cell(report.results))
+    return render("report.html.j2", **told, **_listed(rows), plots=error_ranges_by_cell(report.results))
 
 
 def _below(headline: Sequence[Line], found: Sequence[sections.Section]) -> list[sections.Section]:
@@ -187,3 +188,57 @@ def _areas(runs: SideBySide) -> list[tuple[str, str, list[Tally]]]:
     each = [tallies(told.result for told in column if told) for column in columns]
     keys = sorted({key for found in each for key in found})
     return [(*key, [found.get(key, Tally(*key)) for found in each]) for key in keys]
+
+
+#: Upper ends of the ranges after the first one, which holds checks that are bit-equal to plain autograd.
+_ENDS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)
+_NAMES = ("0", "to 0.01", "to 0.1", "to 1", "to 10", "to 1e3", "to 1e6", "above")
+
+#: The statuses that a range separates.
+_SERIES = ("passed", "failed", "otherwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The checks whose largest error is in one range, by status; ``bound``: the last range that may pass."""
+
+    name: str
+    counts: Mapping[str, int]
+    bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRanges:
+    """All ranges on one device in one dtype; ``series`` are the statuses present, ``most`` is the longest bar."""
+
+    cell: str
+    series: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    most: int
+
+
+def error_ranges_by_cell(results: Sequence[Result]) -> list[ErrorRanges]:
+    """Return the checks counted by their largest error, for each device and dtype on which the run compared values."""
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.headroom is not None:
+            grouped.setdefault(cell_of(result), []).append(result)
+    return [_error_ranges(cell, found) for cell, found in grouped.items()]
+
+
+def _error_ranges(cell: str, results: Sequence[Result]) -> ErrorRanges:
+    counts = Counter((_range(result), _series(result)) for result in results)
+    series = tuple(name for name in _SERIES if any(one == name for _, one in counts))
+    ranges = tuple(
+        Range(name, {one: counts[position, one] for one in series}, bound=name == "to 1")
+        for position, name in enumerate(_NAMES)
+    )
+    return ErrorRanges(cell, series, ranges, max(counts.values()))
+
+
+def _range(result: Result) -> int:
+    return 0 if not result.headroom else 1 + bisect_left(_ENDS, result.headroom)
+
+
+def _series(result: Result) -> str:
+    return result.status if result.status in _SERIES else "otherwise"
