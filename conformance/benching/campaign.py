@@ -13,9 +13,9 @@ from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.worker import Exit, Worker
 
+from .command_report import CommandReport, report_of_command
 from .commands import REPORT, SAID
 from .outcome import Outcome
-from .told import Told, told_by
 
 #: What one command may take, in seconds: the longest takes a tenth of it on a free machine.
 LONGEST = 600.0
@@ -37,7 +37,7 @@ def judge_bench(
     are told as they come. Two defects that have a mended version and a command in common share its run. What runs is
     ended where this is interrupted, or raises.
     """
-    told: dict[Words, Told] = {}
+    told: dict[Words, CommandReport] = {}
     left = list(defects)
     commands = list(dict.fromkeys(words for defect in defects for words in _both(defect)))
     with closing(_told(commands, command, workers, imports)) as telling:
@@ -52,7 +52,9 @@ def _both(defect: Defect) -> tuple[Words, Words]:
     return defect.words(defect.broken), defect.words(defect.mended)
 
 
-def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]) -> Generator[Told, None, None]:
+def _told(
+    commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]
+) -> Generator[CommandReport, None, None]:
     """Yield what each command told, as they end."""
     with tempfile.TemporaryDirectory(prefix="gradconform-bench-") as folder, closing(Orphans()):
         given = {"command": command, "imports": imports, "commands": commands, "at_once": workers}
@@ -62,13 +64,15 @@ def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequen
             for heard in worker.told():
                 if isinstance(heard, Exit):
                     lost = (f"the process that runs commands ended with {heard.words}: {heard.last_line}",)
-                    yield from (Told(command=words, exit_code=-1, seconds=0.0, errors=lost) for words in left.values())
+                    yield from (
+                        CommandReport(command=words, exit_code=-1, seconds=0.0, errors=lost) for words in left.values()
+                    )
                 else:
                     yield _read(left.pop(heard["number"]), Path(folder, str(heard["number"])), heard)
 
 
-def _read(command: Words, own: Path, heard: Message) -> Told:
+def _read(command: Words, own: Path, heard: Message) -> CommandReport:
     """Return what a command has told in a folder of its own."""
     said = (own / SAID).read_text(encoding="utf-8", errors="replace") if (own / SAID).exists() else ""
-    told = told_by(command, heard["code"], heard["seconds"], own / REPORT, said)
+    told = report_of_command(command, heard["code"], heard["seconds"], own / REPORT, said)
     return replace(told, processor=heard["busy"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradconform.bench import Defect
 
-from .told import Told
+from .command_report import CommandReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Outcome:
     """What the kit told of a defect, and of the mended version."""
 
     defect: Defect
-    broken: Told
-    mended: Told
+    broken: CommandReport
+    mended: CommandReport
 
     @property
     def judged(self) -> bool:

@@ -23,9 +23,9 @@ from gradconform.report.lines import wrapped_each
 from gradconform.user_input.values import current_folder_first
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-from .apart import each_told_apart
 from .console import width, write, write_json
 from .progress import waiting
+from .target_queries import query_targets
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -78,5 +78,5 @@ def _targets() -> list[TargetState]:
 
 
 def _told(names: Sequence[str]) -> list[TargetState]:
-    told = each_told_apart("gradconform.target.resolve:tell_targets", names)
+    told = query_targets("gradconform.target.resolve:tell_targets", names)
     return [TargetState(name=name, **said) for name, said in told]

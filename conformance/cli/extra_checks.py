@@ -39,10 +39,10 @@ from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
-from .apart import told_apart
 from .console import on_terminal, terminal, width, write
 from .progress import FAILED, Areas, progress_bar
-from .telling import Telling
+from .report_output import ReportOutput
+from .target_queries import query_target
 
 _C = TypeVar("_C", bound=Clause)
 
@@ -68,16 +68,16 @@ def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[arg
     def command(arguments: argparse.Namespace) -> int:
         with current_folder_first():
             prepared = prepare(arguments)
-        report, telling = prepared.report, Telling.of(arguments)
-        if telling.shows_progress:
+        report, output = prepared.report, ReportOutput.of(arguments)
+        if output.shows_progress:
             write(opening(report, [prepared.place], width()))
         code = None
         try:
-            with _progress(prepared, shown=telling.shows_progress) as on_result:
+            with _progress(prepared, shown=output.shows_progress) as on_result:
                 stopped = prepared.run(on_result)
         except KeyboardInterrupt:
             stopped, code = "interrupted", EXIT_INTERRUPTED
-        return telling.conclude(report, code=code, stopped=stopped)
+        return output.conclude(report, code=code, stopped=stopped)
 
     return command
 
@@ -175,7 +175,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
 
 def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     """Return whether a target is a runtime, and its report entry; the target is not imported in this process."""
-    return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
+    return query_target("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
 
 
 def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
 FORMATS = ("full", "concise", "json", "github")
 
 
-def add_telling(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
+def add_output_options(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
     """Add the options for the amount and the format of output."""
     how_much = one.add_mutually_exclusive_group()
     how_much.add_argument(

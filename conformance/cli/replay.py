@@ -26,8 +26,8 @@ from gradconform.target.finding import refuse_missing_target
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .parsing import given_options
+from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
-from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,11 @@ def _run_of(wanted: _Wanted) -> Run:
 def _told(run: Run, wanted: _Wanted) -> int:
     (item,), others = run.plan.items, wanted.options.but(device="cpu", dtype="float32", seed=None).words("results")
     told = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
-    say_what_is_replayed(wanted.check, run.empty_report(), wanted.report, told)
+    show_replayed_check(wanted.check, run.empty_report(), wanted.report, told)
     report = run.run()
     (result,) = report.results
     again = command_again(report, result) if _replayed(run, item).has_script else None
-    return say_what_came(result, wanted.before, script=f"{again} --script defect.py" if again else None)
+    return show_replay_result(result, wanted.before, script=f"{again} --script defect.py" if again else None)
 
 
 def _replayed(run: Run, item: Item) -> Replayed:
@@ -139,5 +139,5 @@ def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     replayed = replace(_replayed(run, item), check=failing_trial(run, item))
     with current_folder_first():
         replace_file(path, replayed.shortest())
-    say_what_is_written(path, wanted.check, replayed.needs, shlex.join(["python", path]))
+    show_written_script(path, wanted.check, replayed.needs, shlex.join(["python", path]))
     return EXIT_CONFORMS

@@ -22,7 +22,7 @@ from gradconform.user_input.values import SelectionError, current_folder_first, 
 
 from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
-from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
+from .replay_output import show_replay_result, show_replayed_check, show_written_script
 
 #: The options of replay that a pipeline accepts.
 _TAKEN = ("device", "device_plugins", "dtype", "seed")
@@ -78,12 +78,12 @@ def _told(wanted: _Wanted) -> int:
     options = wanted.options
     prepared = prepared_pipeline(argparse.Namespace(target=wanted.target, **_typed(options)))
     told = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
-    say_what_is_replayed(wanted.check, prepared.report, wanted.report, told)
+    show_replayed_check(wanted.check, prepared.report, wanted.report, told)
     found: list[Result] = []
     stopped = prepared.run(found.append)
     if not found:
         raise RunRefusedError(stopped or f"{wanted.check} was not run", EXIT_INCOMPLETE)
-    return say_what_came(found[0], wanted.before)
+    return show_replay_result(found[0], wanted.before)
 
 
 def _typed(options: PipelineOptions) -> Mapping[str, Any]:
@@ -112,5 +112,5 @@ def _write_script(wanted: _Wanted, path: str) -> int:
         device=options.device, dtype=options.dtype, seed=options.seed,
     )  # fmt: skip
     replace_file(path, replayed.text(Path(path).name))
-    say_what_is_written(path, case.id, replayed.needs, replayed.command(path))
+    show_written_script(path, case.id, replayed.needs, replayed.command(path))
     return EXIT_CONFORMS

@@ -15,8 +15,8 @@ from .parsing import (
     add_command,
     add_option,
     add_output,
+    add_output_options,
     add_report_files,
-    add_telling,
     command,
     number_given,
     reading,
@@ -92,7 +92,7 @@ def _merge(one: argparse.ArgumentParser) -> None:
     differ.
     """
     one.add_argument("reports", metavar="REPORT.json", nargs="+", help="reports of all shards, in any order")
-    add_telling(one)
+    add_output_options(one)
     add_report_files(one)
 
 
@@ -146,7 +146,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
         metavar="F",
         help="report a check that takes more than F times as long (default: 2)",
     )
-    add_telling(one, formats=False)
+    add_output_options(one, formats=False)
     one.add_argument(
         "--format",
         choices=("text", "markdown", "json"),
@@ -173,7 +173,7 @@ def _report(one: argparse.ArgumentParser) -> None:
     on the verdict.
     """
     one.add_argument("reports", metavar="RUN.json", nargs="+", help="reports that run --json wrote")
-    add_telling(one)
+    add_output_options(one)
     add_output(one, "--html", help="write an HTML page (- for standard output)")
     add_output(one, "--markdown", help="write Markdown (- for standard output)")
     add_output(one, "--junit", help="write JUnit XML, one test per check (- for standard output)")

@@ -29,10 +29,10 @@ from gradconform.workers.isolated import IsolatedRun
 from .arguments import RUN_DEFAULTS
 from .console import complain, keep_output_for_the_report, refuse_unwritable_outputs, width, write
 from .last_failed import last_failed, remember
+from .option_sources import fill
 from .parsing import given_options
 from .progress import Stop, perform
-from .said import fill
-from .telling import Telling
+from .report_output import ReportOutput
 
 if TYPE_CHECKING:
     from gradconform.results import Place, Report
@@ -79,7 +79,7 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
         keep_output_for_the_report(arguments)
     if resumed:
         vars(arguments).update(named)
-    elif told and not arguments.list and Telling.of(arguments).shows_progress:
+    elif told and not arguments.list and ReportOutput.of(arguments).shows_progress:
         write([line for one in told for line in wrapped(one, width(), hanging=4)])
     begin(arguments)
 
@@ -129,13 +129,13 @@ def judge(
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
-        telling = Telling.of(arguments)
-        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=telling.shows_progress)
+        output = ReportOutput.of(arguments)
+        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=output.shows_progress)
         planned = execution.header.places
     if stop is None:
-        return Judged(report, telling.conclude(report), planned)
+        return Judged(report, output.conclude(report), planned)
     reason = stop.reason.partition("\n")[0] + _how_to_go_on(file, stop)
-    code = telling.conclude(report, code=stop.exit_code, stopped=reason)
+    code = output.conclude(report, code=stop.exit_code, stopped=reason)
     if "\n" in stop.reason:
         complain(stop.reason)
     return Judged(report, code, planned)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradconform.cli.arguments import RUN_DEFAULTS, parser
-from gradconform.cli.said import FILE, fill
+from gradconform.cli.option_sources import FILE, fill
 
 Command = Callable[..., Any]
 

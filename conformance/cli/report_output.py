@@ -24,7 +24,7 @@ def detail_of(arguments: argparse.Namespace) -> Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class ReportOutput:
     """The output of a command's report: its format, and ``files`` with the path of each file format."""
 
     detail: Detail
@@ -32,7 +32,7 @@ class Telling:
     files: Mapping[str, str]
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Telling:
+    def of(cls, arguments: argparse.Namespace) -> ReportOutput:
         """Return the output that the arguments request; ``--json -`` is the format JSON."""
         files = {form: path for form in WORDS if (path := getattr(arguments, form, None)) is not None}
         form = getattr(arguments, "output_format", None) or "full"
@@ -82,6 +82,6 @@ WORDS = {
 def _as(form: str, report: Report) -> str:
     if form == "json":
         return report.to_json()
-    from .forms import FORMS  # noqa: PLC0415 (most runs write no page, and it needs a library)
+    from .report_formats import FORMATS  # noqa: PLC0415 (most runs write no page, and it needs a library)
 
-    return FORMS[form](report)
+    return FORMATS[form](report)

@@ -13,7 +13,7 @@ from gradconform.process.waits import waiting
 from gradconform.process.worker import Exit, Worker
 
 
-def told_apart(work: str, target: str, **given: Any) -> dict[str, Any]:
+def query_target(work: str, target: str, **given: Any) -> dict[str, Any]:
     """Return the first message of ``work``, ``module:function``, on a target; its child processes end with it.
 
     Raises :class:`~gradconform.exits.RunRefusedError` with the reason for a refusal, or how its process ended.
@@ -34,7 +34,7 @@ def _ended(target: str, said: Exit) -> str:
     return f"target {target!r} ended its process with {said.words}{last}"
 
 
-def each_told_apart(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the message of ``work``, ``module:function``, on each of ``targets``, all run in one process.
 
     If that process ends at a target, this target's ``problem`` says how, and a new process continues with the next one.

@@ -12,7 +12,7 @@ from gradconform.version import KIT_VERSION
 from .console import width, write
 
 
-def say_what_is_replayed(check: str, now: Report, then: Report | None, told: Sequence[str]) -> None:
+def show_replayed_check(check: str, now: Report, then: Report | None, told: Sequence[str]) -> None:
     """Print the check, the target and the options in ``told``, and the differences from the run ``then``.
 
     The differences explain why numbers may differ.
@@ -35,7 +35,7 @@ def _differences(now: Report, then: Report | None) -> list[str]:
     return found
 
 
-def say_what_came(result: Result, before: Result | None, *, script: str | None = None) -> int:
+def show_replay_result(result: Result, before: Result | None, *, script: str | None = None) -> int:
     """Print all details of a result, and whether it equals ``before``; return the exit code.
 
     ``script`` is the command that writes a failure as a script, if there is one.
@@ -60,7 +60,7 @@ def say_what_came(result: Result, before: Result | None, *, script: str | None =
     return {"passed": EXIT_CONFORMS, "failed": EXIT_DOES_NOT}.get(result.status, EXIT_INCOMPLETE)
 
 
-def say_what_is_written(path: str, check: str, needs: str, command: str) -> None:
+def show_written_script(path: str, check: str, needs: str, command: str) -> None:
     """Print what a script runs and needs, and then the command that runs it."""
     told = wrapped(f"wrote {path}: it runs {check} with {needs}", width(), hanging=4)
     write([*told, *command_lines("run", command, width())])

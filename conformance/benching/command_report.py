@@ -13,7 +13,7 @@ from gradconform.reading.report import values_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CommandReport:
     """What a command told: the checks that failed, and of how many of them which causes were told, the commonest first.
 
     ``errors`` are the checks that could not be judged, or what the command said where it wrote no report. ``seconds``
@@ -45,9 +45,9 @@ class Told:
         return self.causes[0][0] if self.causes else None
 
 
-def told_by(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> Told:
+def report_of_command(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> CommandReport:
     """Return what a command told, from its report where it has written one, else from what it ``said``."""
-    told = Told(command=tuple(command), exit_code=exit_code, seconds=seconds)
+    told = CommandReport(command=tuple(command), exit_code=exit_code, seconds=seconds)
     try:
         results = values_of(report.read_text(encoding="utf-8"))["results"]
     except (OSError, ValueError, KeyError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.cli.apart import each_told_apart
+from gradconform.cli.target_queries import query_targets
 from gradconform.version import KIT_VERSION
 
 TELL = "gradconform.target.resolve:tell_targets"
@@ -22,7 +22,7 @@ def test_a_target_that_ends_the_process_costs_no_other_its_answer(
     )
     (tmp_path / "raises.py").write_text("raise LookupError('no such thing')\n", encoding="utf-8")
     targets = ["ends.py", "autograd", "raises.py", "aborts.py", "reference-split", "ends.py"]
-    told = list(each_told_apart(TELL, targets))
+    told = list(query_targets(TELL, targets))
     assert [target for target, _ in told] == targets
     ended, plain, raised, aborted, split, again = (said for _, said in told)
     assert ended == again == {"problem": "target 'ends.py' ended its process with exit code 3"}
@@ -32,4 +32,4 @@ def test_a_target_that_ends_the_process_costs_no_other_its_answer(
 
 
 def test_no_target_takes_no_process() -> None:
-    assert list(each_told_apart("gradconform.nowhere:nothing", [])) == []
+    assert list(query_targets("gradconform.nowhere:nothing", [])) == []

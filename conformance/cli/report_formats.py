@@ -9,6 +9,6 @@ from gradconform.report.page import pages
 from gradconform.report.skip_list import skip_list
 from gradconform.results import Report
 
-FORMS: dict[str, Callable[[Report], str]] = {
+FORMATS: dict[str, Callable[[Report], str]] = {
     "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit, "skip_list": skip_list,
 }  # fmt: skip
