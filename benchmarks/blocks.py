@@ -19,7 +19,7 @@ import torch
 from figures import Figure
 
 from gradconform import check_stage_backward
-from gradconform.contract.beside import ALL
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_block import memory_of
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS

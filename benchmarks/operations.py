@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from figures import Figure
 
-from gradconform.contract.beside import ALL
 from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_operation import asked_of
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase

@@ -15,7 +15,7 @@ from collections import Counter
 import torch
 from figures import Figure, measured
 
-from gradconform.contract.beside import ALL, ORACLES
+from gradconform.contract.extra_ids import ALL, ORACLES
 from gradconform.contract.on_operation import asked_of as on_operations
 from gradconform.contract.on_oracle import OracleCheck, asked_of
 from gradconform.devices.dtypes import dtype_named

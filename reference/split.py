@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.devices.memory import shared_place_of
+from gradconform.devices.tensor_facts import shared_place_of
 from gradconform.torch_releases.edges import EDGE
 from gradconform.torch_releases.node_hooks import Watched
 from gradconform.torch_releases.products import engine_is_needed

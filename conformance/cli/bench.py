@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gradconform.bench import DEFECTS, Defect
 from gradconform.benching import Bench, Outcome, judge_bench
-from gradconform.contract.beside import chosen
+from gradconform.contract.extra_ids import chosen
 from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.report.bench_page import bench_lines, bench_page, listing

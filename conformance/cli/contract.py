@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 from collections.abc import Mapping
 
-from gradconform.contract.explained import explained
+from gradconform.contract.explanation_file import explained
 from gradconform.contract.frozen import FrozenCheck, file_of, frozen
 from gradconform.contract.selection import of_profile, selected
 from gradconform.contract.space.rows import made_anew

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
+from gradconform.contract.extra_ids import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
 

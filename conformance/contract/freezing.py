@@ -13,8 +13,8 @@ from gradconform.user_input.values import SelectionError
 
 from . import checks_of
 from .check import Check
-from .explained import explanations_of
-from .explaining import explanations
+from .explanation_file import explanations_of
+from .explanations import explanations
 from .frozen import FrozenCheck, FrozenContract, file_of, frozen, versions
 
 

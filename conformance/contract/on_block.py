@@ -16,10 +16,10 @@ from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.user_input.values import Sizes
 
-from .beside import BLOCKS as AREA
-from .beside import chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import BLOCKS as AREA
+from .extra_ids import chosen
+from .full_and_split import checks_on
 
 #: The values of 8 bytes that one check holds, per parameter and per element of the hidden states. The parameters are in
 #: the modules of the implementation, plain autograd and the reference, in their gradients, and in the copies after each

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.user_input.values import PROFILES
 
-from .beside import FAULTS as AREA
-from .beside import FOUND, chosen
 from .check import Check
+from .extra_ids import FAULTS as AREA
+from .extra_ids import FOUND, chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
 from gradconform.torch_releases.names import installed
 from gradconform.user_input.values import Profile
 
-from .beside import OPERATIONS, chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import OPERATIONS, chosen
+from .full_and_split import checks_on
 
 #: The number of samples of an entry per profile, chosen to differ as much as torch's list allows; None means all.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}

@@ -14,8 +14,8 @@ from gradconform.judge.gradients import gradients
 from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
-from .beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .check import Check
+from .extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .on_operation import OnOperations
 
 

@@ -15,10 +15,10 @@ from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
 from gradconform.trial.modes import MODES
 
-from .beside import SETTINGS as AREA
-from .beside import chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import SETTINGS as AREA
+from .extra_ids import chosen
+from .full_and_split import checks_on
 from .on_block import case_of
 
 

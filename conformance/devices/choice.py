@@ -19,7 +19,7 @@ from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .numeric_profile import NumericProfile
 from .probe import Probe, Request, requests_for
 from .probe_cache import cached_probes
-from .questions import probe_here
+from .probe_questions import probe_here
 from .registry import registered_entries, registered_types
 
 #: The indices on which a device named by its type may run, such as ``simx:1,simx:3``.

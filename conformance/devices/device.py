@@ -15,10 +15,10 @@ from torch import Tensor
 from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator, peak_memory
 
-from .memory import COUNTER, withheld
 from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
 from .registry import registered_device
+from .tensor_facts import COUNTER, withheld
 
 _MIB = 1 << 20
 #: The number of tensors from which one wait serves all, and the byte alignment of each tensor.

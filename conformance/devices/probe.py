@@ -1,7 +1,7 @@
 """Probes of devices, run in separate processes with a time limit. Nothing here imports torch.
 
 Each process reports a question before it tries it, so that a crash can be attributed. The questions and the process
-that tries them are in :mod:`gradconform.devices.questions`.
+that tries them are in :mod:`gradconform.devices.probe_questions`.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     at = "the start of a Python process"
     asked = f"probing {request.type or 'accelerators'} in another process"
-    with waiting(asked, limit), closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
+    with (
+        waiting(asked, limit),
+        closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True)) as worker,
+    ):
         worker.expect(limit)
         for said in worker.told():
             if isinstance(said, Exit):

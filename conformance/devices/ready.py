@@ -13,9 +13,9 @@ from gradconform.user_input.values import SelectionError, UnusableDeviceError
 from .choice import Choice, one_cell
 from .device import device_of
 from .flags import refuse_autocast
-from .memory import withheld, withhold
-from .questions import Asker, read_gradient
+from .probe_questions import Asker, read_gradient
 from .registry import load_plugins
+from .tensor_facts import withheld, withhold
 
 #: Set by worker processes of the command, and by pytest-xdist in its own workers.
 WORKER_VARIABLE = "GRADCONFORM_WORKER"

@@ -9,7 +9,7 @@ from itertools import combinations, islice
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.memory import offset_of, storage_of
+from gradconform.devices.tensor_facts import offset_of, storage_of
 from gradconform.drive.changes import FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step

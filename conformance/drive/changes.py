@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.memory import without_repeats
+from gradconform.devices.tensor_facts import without_repeats
 from gradconform.fixtures.inputs import arrange
 
 #: The factor for every parameter: exact in every dtype, so it adds no error to a gradient.

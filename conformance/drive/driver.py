@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Tree, UnsupportedError, claims_of
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import place_of
+from gradconform.devices.tensor_facts import place_of
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Sort

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, address_of, storage_of, withheld
+from gradconform.devices.tensor_facts import OPERATIONS, address_of, storage_of, withheld
 from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import without_repeats
+from gradconform.devices.tensor_facts import without_repeats
 from gradconform.trees import Tree, flattened, tensors
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import place_of
+from gradconform.devices.tensor_facts import place_of
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import Device
-from gradconform.devices.memory import offset_of, strides_of
+from gradconform.devices.tensor_facts import offset_of, strides_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.watches import on_cpu
 from gradconform.fixtures.inputs import arrange

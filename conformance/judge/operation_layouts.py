@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, withheld
+from gradconform.devices.tensor_facts import OPERATIONS, withheld
 from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
 from gradconform.trial.materials import Materials
 

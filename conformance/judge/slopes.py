@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import OPERATIONS, are_one_memory, withheld, without_repeats
+from gradconform.devices.tensor_facts import OPERATIONS, are_one_memory, withheld, without_repeats
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import Device, denormals_as, device_of
-from gradconform.devices.memory import OPERATIONS, withheld
+from gradconform.devices.tensor_facts import OPERATIONS, withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.oracle import replaced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
+from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
 from gradconform.results import Result
 
 from .lines import count

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from gradconform.contract.explained import Explained, ExplainedStage
+from gradconform.contract.explanation_file import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
 from gradconform.user_input.values import SelectionError, nearest
 

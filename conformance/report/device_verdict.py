@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.beside import FAULTS, named_in
+from gradconform.contract.extra_ids import FAULTS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
-from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.contract.space.uncovered import UNCOVERED
 from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import Dimension
 from gradconform.covering.space import Space, Words, covered
@@ -30,7 +30,7 @@ def space_page() -> str:
         claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
-        elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in ELSEWHERE],
+        elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in UNCOVERED],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.contract.beside import BLOCKS, named_in
+from gradconform.contract.extra_ids import BLOCKS, named_in
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.results import Report, Result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in, oracle_of
+from gradconform.contract.extra_ids import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in, oracle_of
 
 #: The options that select no such check.
 _NONE: dict[str, Any] = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gradconform.contract.check import Check
 from gradconform.contract.on_stage import is_named
-from gradconform.contract.space.put_back import put_back, special
+from gradconform.contract.space.reset import non_default_values, reset_value
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
 from gradconform.named_stages.pieces import pieces_of
@@ -39,7 +39,7 @@ class Needs:
 
     def told(self, check: Check, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the required values; unchanged if the check has no row."""
-        row = special(check.id)
+        row = non_default_values(check.id)
         if row is None or not findings:
             return findings
         keys = [alike(finding.to_dict()) for finding in findings]
@@ -57,7 +57,7 @@ class Needs:
 
         A weaker test would be a guess: a judge stops at its first finding, so another one may be hidden.
         """
-        trials = ((name, put_back(check.id, name)) for name in row)
+        trials = ((name, reset_value(check.id, name)) for name in row)
         right = {name for name, trial in trials if trial is not None and self._tried(check, trial) == []}
         needs = {name: word for name, word in row.items() if name in right}
         for key in dict.fromkeys(keys):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
+from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
 from gradconform.coverage import NOTHING
 from gradconform.devices.device import device_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from gradconform.contract.beside import NONE
+from gradconform.contract.extra_ids import NONE
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradconform.contract.beside import OPERATIONS, named_in
 from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 

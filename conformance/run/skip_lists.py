@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.contract.plan import Item
 from gradconform.coverage import WITHHELD
 from gradconform.devices.dtypes import dtype_named

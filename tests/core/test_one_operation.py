@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradconform.contract import checks_of
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.devices.device import denormals_as
 from gradconform.judge.kernel_results import difference
 from gradconform.judge.slopes import another_backward
@@ -139,7 +139,7 @@ def test_parameters_on_one_memory_do_not_make_a_dropout_wrong(check: str) -> Non
 
 @pytest.mark.parametrize("check", ["split.gradients.mlp", "space.split.one-element-1", "full.gradients.dropout"])
 def test_what_draws_is_judged_where_tensors_show_no_address(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
-    monkeypatch.setattr(memory, "address_of", lambda _: None)
+    monkeypatch.setattr(tensor_facts, "address_of", lambda _: None)
     (trial,) = checks_of()[check].trials
     device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
     assert another_backward(device, cpu) is None

@@ -92,7 +92,7 @@ MAY_IMPORT = {
     "reference": (
         "gradconform.fixtures",
         "gradconform.adapter",
-        "gradconform.devices.memory",
+        "gradconform.devices.tensor_facts",
         "gradconform.runtime",
         "gradconform.target",
         "gradconform.torch_releases",

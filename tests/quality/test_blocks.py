@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradconform import check_stage_backward
-from gradconform.contract.beside import ALL
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_block import asked_of, memory_of
 from gradconform.fixtures.blocks.size import LADDER, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS

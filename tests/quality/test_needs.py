@@ -8,7 +8,7 @@ import pytest
 
 from gradconform import check_stage_backward
 from gradconform.contract.space.checks import ROWS
-from gradconform.contract.space.put_back import put_back, special
+from gradconform.contract.space.reset import non_default_values, reset_value
 from gradconform.reference import split
 from gradconform.reference.faults import FAULTS
 from gradconform.report.by_cause import by_cause
@@ -20,7 +20,7 @@ from gradconform.run.needs import Tried
 def rows_with(way: str, values: Mapping[str, str], count: int = 2) -> list[str]:
     """Return the rows of a way that have some values, those with most that is not plain first."""
     found = [check for check, (of, row) in ROWS.items() if of == way and values.items() <= row.items()]
-    return sorted(found, key=lambda check: -len(special(check) or ()))[:count]
+    return sorted(found, key=lambda check: -len(non_default_values(check) or ()))[:count]
 
 
 @pytest.fixture
@@ -68,8 +68,10 @@ def test_what_fails_at_the_plainest_values_too_needs_none_of_a_row() -> None:
 def test_at_most_one_trial_per_value_is_run_for_failures_that_are_alike(tried: list[str]) -> None:
     first, second = rows_with("split", {"mode": "thread"})
     check_stage_backward(FAULTS["contexts-of-the-thread"].make(), checks=[first, second])
-    assert 0 < tried.count(min(first, second)) <= len(special(min(first, second)) or ())
-    assert len(tried) == tried.count(min(first, second)) or len(tried) <= 2 * max(len(special(c) or ()) for c in tried)
+    assert 0 < tried.count(min(first, second)) <= len(non_default_values(min(first, second)) or ())
+    assert len(tried) == tried.count(min(first, second)) or len(tried) <= 2 * max(
+        len(non_default_values(c) or ()) for c in tried
+    )
 
 
 def test_a_right_implementation_is_tried_by_its_checks_alone(tried: list[str]) -> None:
@@ -83,10 +85,10 @@ def test_a_check_without_a_row_tells_no_needs() -> None:
     assert [finding["needs"] for result in report for finding in result.findings] == [None] * len(
         report.results[0].findings
     )
-    assert special("split.gradients.mlp") is None
+    assert non_default_values("split.gradients.mlp") is None
 
 
 def test_a_value_that_the_others_ask_for_is_not_put_back() -> None:
     check = next(c for c, (_, row) in ROWS.items() if row["start"] == "none-first" and row["outputs"] != "tensor")
-    assert put_back(check, "outputs") is None
-    assert put_back(check, "start") is not None
+    assert reset_value(check, "outputs") is None
+    assert reset_value(check, "start") is not None

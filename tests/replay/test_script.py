@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradconform import contract
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.fixtures.random_stages.recipe import RecipeModule
 from gradconform.reference import gradients, graph_shape, recomputed, split, use_plan, uses, weight_pass
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
@@ -74,7 +74,7 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
 
 #: The modules of the correct split, and what it has of the kit.
 OF_THE_SPLIT = (
-    split, edges, engine, gradients, graph_shape, memory, names, node_hooks, products, recomputed, saved, storage,
+    split, edges, engine, gradients, graph_shape, tensor_facts, names, node_hooks, products, recomputed, saved, storage,
     use_plan, uses, weight_pass,
 )  # fmt: skip
 

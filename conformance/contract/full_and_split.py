@@ -10,8 +10,8 @@ from gradconform.judge import gradients
 from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
-from .beside import FULL, SPLIT
 from .check import Check, Judge
+from .extra_ids import FULL, SPLIT
 
 
 def in_full() -> Judge:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.devices import memory
-from gradconform.devices.memory import (
+from gradconform.devices import tensor_facts
+from gradconform.devices.fact_probes import shows
+from gradconform.devices.tensor_facts import (
     FACTS,
     address_of,
     are_one_memory,
@@ -21,7 +22,6 @@ from gradconform.devices.memory import (
     withhold,
     without_repeats,
 )
-from gradconform.devices.shown import shows
 
 HIDDEN = frozenset({"version", "offset", "address"})
 
@@ -82,7 +82,7 @@ def test_two_tensors_of_one_memory_are_known_by_a_write_where_there_is_no_addres
     monkeypatch: pytest.MonkeyPatch, *, shown: bool
 ) -> None:
     if not shown:
-        monkeypatch.setattr(memory, "address_of", lambda _: None)
+        monkeypatch.setattr(tensor_facts, "address_of", lambda _: None)
     values = torch.arange(6.0)
     assert are_one_memory(values, values.view(6))
     assert not are_one_memory(values, values.clone())

@@ -216,9 +216,9 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     """Return the other facts; a fact that could not be determined is None."""
     from .dtypes import product_keeps_digits  # noqa: PLC0415 (it imports torch)
     from .environment import description  # noqa: PLC0415 (as above)
-    from .memory import FACTS, OPERATIONS  # noqa: PLC0415 (as above)
+    from .fact_probes import operations_are_seen, shows  # noqa: PLC0415 (as above)
     from .preflight import backward_raises, draws_as_the_cpu, replaces_data  # noqa: PLC0415 (as above)
-    from .shown import operations_are_seen, shows  # noqa: PLC0415 (as above)
+    from .tensor_facts import FACTS, OPERATIONS  # noqa: PLC0415 (as above)
 
     asked: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,

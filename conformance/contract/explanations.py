@@ -17,7 +17,7 @@ from gradconform.trial.modes import MODES
 from gradconform.trial.trial import Trial
 
 from .check import Check
-from .explained import Explained, ExplainedCheck, ExplainedStage, Program
+from .explanation_file import Explained, ExplainedCheck, ExplainedStage, Program
 
 #: The numeric rule; :func:`factors` has c and eps.
 FORMULA = "max|g - g64| <= 2 * max|g_autograd - g64| + c * eps(dtype) * scale"

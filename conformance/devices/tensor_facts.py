@@ -1,8 +1,9 @@
 """Facts that can be observed on a device: only this module reads address, storage, offset or version off the CPU.
 
 A device may have none of them. A wrapper subclass or an opaque tensor raises; tensors of ``lazy`` and of torch_xla can
-end the process. So :func:`gradconform.devices.shown.shows` first tries each fact in the probe's own process. Facts that
-a device type cannot show are withheld in every later process (:func:`withhold`), and the kit does without them.
+end the process. So :func:`gradconform.devices.fact_probes.shows` first tries each fact in the probe's own process.
+Facts that a device type cannot show are withheld in every later process (:func:`withhold`), and the kit does without
+them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from .draft import Row, draft_of
 _ALL = {**ROWS, **BEYOND}
 
 
-def special(check: str) -> dict[str, str] | None:
+def non_default_values(check: str) -> dict[str, str] | None:
     """Return the non-default words of a check's row by dimension; None if the check has no row."""
     if check not in _ALL:
         return None
@@ -21,7 +21,7 @@ def special(check: str) -> dict[str, str] | None:
     return {one.name: row[one.name] for one in DIMENSIONS[way] if row[one.name] != one.values[0].word}
 
 
-def put_back(check: str, dimension: str) -> Trial | None:
+def reset_value(check: str, dimension: str) -> Trial | None:
     """Return the trial of a check's row with a dimension's plainest value; None if the row does not allow it.
 
     Raises ``KeyError`` for a check that has no row.
