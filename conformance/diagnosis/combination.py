@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .cause import Cause, Mistake
 from .parts import Part
-from .replay import replay_of
-from .wrong import ENOUGH, FITTED, WrongTensor, flat, rounding
+from .rerun import rerun_of
+from .wrong_tensor import ENOUGH, FITTED, WrongTensor, flat, rounding
 
 #: The largest reported coefficient of a combination.
 _MOST = 3.0
@@ -229,13 +229,13 @@ def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
     """Return the uses of a tied parameter that are missing, or counted more than once, in the action's own part."""
     if wrong.step.action.kind not in {"B", "W"}:
         return None
-    again = replay_of(wrong.evidence, wrong.step)
+    again = rerun_of(wrong.evidence, wrong.step)
     return _told(wrong, again.uses(again.stage.get_parameter(name)), (Mistake.USES_MISSING, Mistake.USES_MISCOUNTED))
 
 
 def of_paths(wrong: WrongTensor, slot: int) -> Cause | None:
     """Return the paths to an input that are missing, or counted more than once."""
-    again = replay_of(wrong.evidence, wrong.step)
+    again = rerun_of(wrong.evidence, wrong.step)
     return _told(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .cause import Cause, Mistake
 from .parts import Part
-from .wrong import ENOUGH, WrongTensor, largest, rounding
+from .wrong_tensor import ENOUGH, WrongTensor, largest, rounding
 
 #: By how many bits a wrong element must exceed the others to be called the only one.
 _CLEAR = 4.0

@@ -22,10 +22,10 @@ from gradconform.reference.mistaken import (
 )
 
 from .cause import Cause, Mistake
-from .first_sight import Added, FirstSight
+from .visible_facts import Added, VisibleFacts
 
 #: Returns whether a mistake may explain the visible facts.
-Fits = Callable[[FirstSight], bool]
+Fits = Callable[[VisibleFacts], bool]
 
 #: The places of a mistake: in added values, in returned values, or in either.
 _ADDED = (frozenset({WEIGHT}), frozenset({FULL_WEIGHT}), frozenset({WEIGHT, FULL_WEIGHT}))
@@ -37,7 +37,7 @@ _WHOLE = (
 )
 
 
-def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
+def candidates(seen: VisibleFacts) -> Iterator[tuple[Cause, OneMistake]]:
     """Yield the mistakes that may explain a tensor of ``seen``, each with plain autograd that makes it."""
     for factor in seen.factors:
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
@@ -56,7 +56,7 @@ def candidates(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
             yield Cause(kind), OneMistake(at=_WHOLE[-1], **made)
 
 
-def _of_gradients(seen: FirstSight) -> Iterator[tuple[Cause, OneMistake]]:
+def _of_gradients(seen: VisibleFacts) -> Iterator[tuple[Cause, OneMistake]]:
     """Yield the mistakes with output gradients, and with returned input gradients."""
     for kind, starts in _OF_STARTS.items() if seen.outputs > 1 else ():
         for at in (*_ADDED, *_RETURNED, *_WHOLE):
@@ -80,19 +80,19 @@ def _of_dimensions(least: int, most: float) -> Choosing:
     return lambda _, __, parameter: not least <= parameter.dim() <= most
 
 
-def _skipped(seen: FirstSight) -> bool:
+def _skipped(seen: VisibleFacts) -> bool:
     return seen.never and (seen.shows(Added.NOTHING) or seen.shows(Added.NOTHING_TO_SOME))
 
 
-def _of_several(seen: FirstSight) -> bool:
+def _of_several(seen: VisibleFacts) -> bool:
     return seen.wrong_inputs and seen.inputs > 1
 
 
-def _of_many(seen: FirstSight) -> bool:
+def _of_many(seen: VisibleFacts) -> bool:
     return seen.wrong_inputs and seen.inputs > 2  # noqa: PLR2004 (swapping two is reversing them)
 
 
-def _not_returned(seen: FirstSight) -> bool:
+def _not_returned(seen: VisibleFacts) -> bool:
     return seen.not_returned
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis import likely
+from gradconform.diagnosis import likely_cause
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.main_grad import is_clear
@@ -147,7 +147,7 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             # For a single stage plain autograd's outputs are the reference; in a chain the errors of all earlier stages
             # add up.
             reference = one_of(evidence, step, "outputs", index) if far else None
-            explain = partial(likely.of_output, evidence, index, step)
+            explain = partial(likely_cause.of_output, evidence, index, step)
             yield from compare_in(evidence, step, "output", f"output {index}", got, output, reference, explain)
     if step.loss is not None and wanted.loss is not None:
         reference = one_of(evidence, step, "loss") if far else None
@@ -211,7 +211,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # the reference of gradients set by hand is plain autograd itself
         reference = None if by_hand else _sum_of(evidence, name, step)
-        explain = partial(likely.of_param, evidence, name, step)
+        explain = partial(likely_cause.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
@@ -313,7 +313,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             continue
         for slot in slots:
             reference = one_of(evidence, step, "inputs", origin)
-            explain = partial(likely.of_input, evidence, origin, step)
+            explain = partial(likely_cause.of_input, evidence, origin, step)
             yield from compare_in(
                 evidence, step, "input gradient", f"input {slot}", got[slot], expected[slot], reference, explain
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import UnsupportedError
-from gradconform.diagnosis import likely
+from gradconform.diagnosis import likely_cause
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import AS_BEFORE, Observation, Step
 from gradconform.results import Sort
@@ -134,7 +134,7 @@ def input_grad_attributes(evidence: Evidence) -> Judged:
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
                 reference = one_of(evidence, step, "inputs", slot)
-                explain = partial(likely.of_input_value, evidence, slot, step)
+                explain = partial(likely_cause.of_input_value, evidence, slot, step)
                 yield from compare_in(
                     evidence, step, ".grad of an input", f".grad of input {slot}", got, expected, reference, explain
                 )
@@ -237,7 +237,7 @@ def weight_result(evidence: Evidence) -> Judged:
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
-            explain = partial(likely.of_weight_result, evidence, name, step)
+            explain = partial(likely_cause.of_weight_result, evidence, name, step)
             where = f"what W returns for {name}"
             seen = list(compare_in(evidence, step, "entry of what W returns", where, got, stands, None, explain))
             if not findings_in(seen) or not near(got, own[name]):  # how far its own is from the sum says nothing

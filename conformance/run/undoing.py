@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.diagnosis.first_sight import FirstSight, WrongOne
 from gradconform.diagnosis.one_mistake import candidates
+from gradconform.diagnosis.visible_facts import VisibleFacts, WrongOne
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.inputs import Normal
@@ -194,7 +194,7 @@ def _candidates(failing: Sequence[JudgedTrial]) -> Iterator[tuple[Cause, OneMist
     """Yield the mistakes that may explain a finding of the trial with the shortest program."""
     first = min(failing, key=lambda one: len(one.evidence.trial.actions))
     wrong = [WrongOne(one.sort, _key(one)[1], one.action, one.kind) for one in first.findings]
-    return candidates(FirstSight.of(first.evidence, wrong))
+    return candidates(VisibleFacts.of(first.evidence, wrong))
 
 
 def _left(check: Check, failing: Sequence[JudgedTrial], mistake: OneMistake) -> list[int] | None:

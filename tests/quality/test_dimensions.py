@@ -29,7 +29,7 @@ def judged(fault: Fault, checks: Iterable[str]) -> Report:
 
 
 def rows_of(fault: Fault) -> list[str]:
-    """Return the rows that have a value of the fault, those with fewest parameters and least that is non_default_values first."""
+    """Return the rows that have a value of the fault, those with fewest parameters and fewest other values first."""
     found = {check: row for check, (_, row) in ROWS.items() if row.get(str(fault.dimension)) in fault.values}
     return sorted(
         found, key=lambda check: ("many-parameters" in found[check].values(), len(non_default_values(check) or ()))

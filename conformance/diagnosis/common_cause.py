@@ -14,8 +14,8 @@ from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
 from .parts import held_before, of_microbatch
-from .replay import Grads, replay_of
-from .wrong import ENOUGH, dense, distinct, largest, rounding
+from .rerun import Grads, rerun_of
+from .wrong_tensor import ENOUGH, dense, distinct, largest, rounding
 
 #: How many times rounding an error must exceed to need an explanation.
 _CLEAR = 4.0
@@ -44,7 +44,7 @@ class Given:
 def given_by(evidence: Evidence, step: Step) -> list[Given]:
     """Return the values of an action: for B and I the input gradients, for B and W the addition to each parameter."""
     action = step.action
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     right = again.grads(again.given)
     found: list[Given] = []
     if action.kind in {"B", "I"} and step.input_grads is not None and len(step.input_grads) == len(right.inputs):

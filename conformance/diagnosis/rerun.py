@@ -20,7 +20,7 @@ from gradconform.trial.materials import mean_squares
 from gradconform.trial.program import forward_of
 
 from .parts import output_grads_at
-from .wrong import dense
+from .wrong_tensor import dense
 
 Start = Tensor | None
 
@@ -36,7 +36,7 @@ class Grads:
     params: dict[str, Tensor | None]
 
 
-class Replay:
+class Rerun:
     """One micro-batch of one stage after its forward in float64.
 
     ``roots`` is where a backward starts: the leaves of the outputs, the loss, or the outputs of the node into whose
@@ -117,21 +117,21 @@ class Replay:
         return [dense(grad) * factor for grad in found]
 
 
-def replay(evidence: Evidence, lane: int, mb: int, before: int, prepare: Prepare | None = None) -> Replay:
+def rerun(evidence: Evidence, lane: int, mb: int, before: int, prepare: Prepare | None = None) -> Rerun:
     """Return a micro-batch run again, from its last F before a position of the program.
 
     Forwards on an unchanged stage are kept for the next question about the trial.
     """
     forward = forward_of(evidence.trial.actions, lane, mb, before)
     if prepare is not None:
-        return Replay(evidence, lane, mb, forward, prepare)
-    found: Replay = evidence.recomputed.of(("replay", lane, mb, forward), lambda: Replay(evidence, lane, mb, forward))
+        return Rerun(evidence, lane, mb, forward, prepare)
+    found: Rerun = evidence.recomputed.of(("rerun", lane, mb, forward), lambda: Rerun(evidence, lane, mb, forward))
     return found
 
 
-def replay_of(evidence: Evidence, step: Step, prepare: Prepare | None = None) -> Replay:
+def rerun_of(evidence: Evidence, step: Step, prepare: Prepare | None = None) -> Rerun:
     """Return the micro-batch of a step run again."""
-    return replay(evidence, step.action.stage, step.action.mb, step.position + 1, prepare)
+    return rerun(evidence, step.action.stage, step.action.mb, step.position + 1, prepare)
 
 
 def _users(accumulator: Node, pairs: Sequence[tuple[Any, Tensor]]) -> Iterator[tuple[Node, list[int]]]:

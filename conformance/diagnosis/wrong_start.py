@@ -18,10 +18,10 @@ from gradconform.trees import leaves
 from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
-from .jointly import Given, explained, given_by, wrong
+from .common_cause import Given, explained, given_by, wrong
 from .parts import microbatches, output_grads_at, run_of
-from .replay import Grads, Replay, Start, replay, replay_of
-from .wrong import flat, is_near
+from .rerun import Grads, Rerun, Start, rerun, rerun_of
+from .wrong_tensor import flat, is_near
 
 #: How many equivalent mistakes are reported.
 _TOLD = 2
@@ -48,7 +48,7 @@ def _found(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     if not evidence.trial.loss_at(step.action.stage):
         yield from _counted(evidence, again, all_given)
         for cause, starts in _edits(evidence, step, again):
@@ -61,7 +61,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Itera
         yield cause, other.grads(other.given)
 
 
-def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
+def _edits(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:
     """Yield wrong output gradients that a mistake may have made of the right ones, the simplest first."""
     yield from _none_read(again)
     if len(again.given) > 1:
@@ -77,7 +77,7 @@ def _edits(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
         )
 
 
-def _none_read(again: Replay) -> Iterator[Edit]:
+def _none_read(again: Rerun) -> Iterator[Edit]:
     """Yield the possible misreadings of None, which should mean no gradient."""
     shapes = again.shapes
     none = [n for n, given in enumerate(again.given) if given is None and shapes[n] is not None]
@@ -93,13 +93,13 @@ def _none_read(again: Replay) -> Iterator[Edit]:
     yield Cause(Mistake.OUTPUTS_SHIFT), left_out_of_the_outputs(again)
 
 
-def left_out_of_the_outputs(again: Replay) -> list[Start]:
+def left_out_of_the_outputs(again: Rerun) -> list[Start]:
     """Return the wrong pairing of gradients if outputs that need none are skipped, but their gradients are not."""
     given = iter(again.given)
     return [None if root is None else next(given) for root in again.roots]
 
 
-def _with_ones(again: Replay, places: list[int]) -> list[Start]:
+def _with_ones(again: Rerun, places: list[int]) -> list[Start]:
     dtype = next((given.dtype for given in again.given if given is not None), torch.float64)
     return [
         torch.ones(shape, dtype=dtype) if n in places and shape is not None else given
@@ -129,7 +129,7 @@ def _one_for_all(given: list[Start]) -> Iterator[Edit]:
         yield Cause(Mistake.OUTPUT_GRADS_SUMMED), [summed, *[None] * (len(given) - 1)]
 
 
-def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
+def _by_order(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:
     """Yield the gradients of a dict of outputs in order of arrival, and in alphabetical order."""
     paths = list(again.outputs)
     if evidence.trial.chain or evidence.trial.hand_grads or not all(path.startswith("['") for path in paths):
@@ -140,7 +140,7 @@ def _by_order(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
     yield Cause(Mistake.DICT_BY_ALPHABET), [by_path[p] for p in sorted(paths)]
 
 
-def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterator[Edit]:
+def _misread_in_memory(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:
     """Yield non-contiguous output gradients, read as if they were contiguous."""
     if evidence.trial.chain or evidence.trial.hand_grads:
         return
@@ -149,7 +149,7 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Replay) -> Iterato
     yield Cause(Mistake.READ_AS_CONTIGUOUS), read
 
 
-def _of_misread_arguments(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
+def _of_misread_arguments(evidence: Evidence, step: Step, again: Rerun) -> Iterator[tuple[Cause, Grads]]:
     """Yield the gradients of a backward that reads non-contiguous arguments as if they were contiguous."""
     if evidence.trial.chain or evidence.trial.hand_grads:
         return
@@ -159,7 +159,7 @@ def _of_misread_arguments(evidence: Evidence, step: Step, again: Replay) -> Iter
     read = {n: _through_the_storage(raw[n]) for n, chosen in enumerate(floats) if chosen and not _in_one_piece(raw[n])}
     changed = {n: other for n, other in read.items() if other is not None and not torch.equal(again.args[n], other)}
     if changed:
-        apart = Replay(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
+        apart = Rerun(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
         for n, other in changed.items():
             apart.args[n].data.copy_(other)  # the values that its forward saved
         yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), apart.grads(apart.given)
@@ -184,7 +184,7 @@ def _through_the_storage(tensor: Tensor | None) -> Start:
 _NEAR = 0.2
 
 
-def _counted(evidence: Evidence, again: Replay, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
+def _counted(evidence: Evidence, again: Rerun, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
     """Yield the solution for how often each output's part counts in the values, if some are missing or doubled."""
     live = [
         n
@@ -205,7 +205,7 @@ def _counted(evidence: Evidence, again: Replay, all_given: list[Given]) -> Itera
     yield _told(what, weights, again, dict(zip(live, parts, strict=True))), again.grads(starts)
 
 
-def _told(what: str, weights: Mapping[int, float], again: Replay, parts: Mapping[int, Grads]) -> Cause:
+def _told(what: str, weights: Mapping[int, float], again: Rerun, parts: Mapping[int, Grads]) -> Cause:
     missing = [n for n, weight in weights.items() if not weight]
     twice = [n for n, weight in weights.items() if weight > 1.0]
     told = []
@@ -244,7 +244,7 @@ def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
     return columns, flat(zeros if given.got is None else given.got)
 
 
-def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> tuple[Cause, ...]:
+def _special(again: Rerun, missing: list[int], parts: Mapping[int, Grads]) -> tuple[Cause, ...]:
     """Return the special properties that only the missing outputs have."""
     paths, outputs = list(again.outputs), list(again.outputs.values())
 
@@ -262,18 +262,18 @@ def _special(again: Replay, missing: list[int], parts: Mapping[int, Grads]) -> t
 _TRIED = 8
 
 
-def _of_other_microbatches(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
+def _of_other_microbatches(evidence: Evidence, step: Step, again: Rerun) -> Iterator[tuple[Cause, Grads]]:
     """Yield the forward of another micro-batch with these output gradients, and the reverse."""
     lane, mb = step.action.stage, step.action.mb
     for other in _in_flight(evidence, step):
-        theirs = replay(evidence, lane, other, step.position)
+        theirs = rerun(evidence, lane, other, step.position)
         if theirs.starts_otherwise(again.given):
             yield Cause(Mistake.OTHER_FORWARD, microbatches=(other,), others=(mb,)), theirs.grads(again.given)
         if again.starts_otherwise(theirs.given):
             yield Cause(Mistake.OTHER_OUTPUT_GRADS, microbatches=(other,)), again.grads(theirs.given)
     for beside in range(len(evidence.trial.stages)) if evidence.trial.one_module else ():
         if Action("F", mb, beside) in evidence.trial.actions[: step.position] and beside != lane:
-            theirs = replay(evidence, beside, mb, step.position)
+            theirs = rerun(evidence, beside, mb, step.position)
             cause = Cause(Mistake.OTHER_SESSION_FORWARD, microbatches=(mb,), stage=beside)
             yield cause, theirs.grads(again.given)
 
@@ -286,7 +286,7 @@ def _in_flight(evidence: Evidence, step: Step) -> list[int]:
     return [mb for mb in reversed(started) if mb in microbatches(evidence, step.action.stage)][:_TRIED]
 
 
-def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[tuple[Cause, Grads]]:
+def _of_other_stages(evidence: Evidence, step: Step, again: Rerun) -> Iterator[tuple[Cause, Grads]]:
     """Yield the last gradients returned by other stages of a chain, in place of those from the next stage."""
     if not evidence.trial.chain:
         return
@@ -303,12 +303,12 @@ def _of_other_stages(evidence: Evidence, step: Step, again: Replay) -> Iterator[
             yield cause, again.grads(starts)
 
 
-def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
     """Yield the forward of a micro-batch in the other mode, and with earlier or later values of its parameters."""
     lane, mb = step.action.stage, step.action.mb
     trained = "eval" in evidence.trial.modes
-    moded = replay_of(evidence, step, nn.Module.train if trained else nn.Module.eval)
-    if evidence.recomputed.of(("moded", lane), lambda: _differs(replay_of(evidence, step), moded)):
+    moded = rerun_of(evidence, step, nn.Module.train if trained else nn.Module.eval)
+    if evidence.recomputed.of(("moded", lane), lambda: _differs(rerun_of(evidence, step), moded)):
         yield Cause(Mistake.TRAINING_MODE if trained else Mistake.EVAL_MODE), moded
     sharing = evidence.trial.sharing(lane)
     changes = [
@@ -321,7 +321,7 @@ def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
         kind, action = (
             (Mistake.PARAMETERS_OLD, changes[count]) if count < own else (Mistake.PARAMETERS_NEW, changes[own])
         )
-        yield Cause(kind, action=str(action)), replay_of(evidence, step, partial(_scaled, FACTOR ** (count - own)))
+        yield Cause(kind, action=str(action)), rerun_of(evidence, step, partial(_scaled, FACTOR ** (count - own)))
 
 
 def _scaled(factor: float, stage: nn.Module) -> None:
@@ -329,5 +329,5 @@ def _scaled(factor: float, stage: nn.Module) -> None:
         parameter.data *= factor
 
 
-def _differs(one: Replay, other: Replay) -> bool:
+def _differs(one: Rerun, other: Rerun) -> bool:
     return not all(map(is_near, one.outputs.values(), other.outputs.values()))

@@ -16,8 +16,8 @@ from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
 from .parts import held_before, output_grads_at, param_parts, same, step_before, sum_of
-from .replay import replay_of
-from .wrong import WrongTensor, dense, is_value
+from .rerun import rerun_of
+from .wrong_tensor import WrongTensor, dense, is_value
 
 #: The least number of elements with the same bits that identify one buffer rather than chance.
 _SHARED = 3
@@ -82,7 +82,7 @@ def received_over(wrong: WrongTensor, name: str) -> Cause | None:
     own = Action("receive", step.action.mb, step.action.stage)
     if step.action.kind != "W" or own not in evidence.trial.actions[: step.position]:
         return None
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     written = [None if grad is None else grad.clone() for grad in again.given]
     for grad in tensors(written):
         write_over(grad)

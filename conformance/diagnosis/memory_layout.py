@@ -12,7 +12,7 @@ from gradconform.fixtures.inputs import arrange
 
 from .cause import Cause, Mistake
 from .parts import Part, held_before
-from .wrong import WrongTensor, dense, is_near
+from .wrong_tensor import WrongTensor, dense, is_near
 
 _CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .idle import due_and_idle
+from .no_effect import due_and_idle
 from .parts import step_before
-from .replay import replay_of
+from .rerun import rerun_of
 
 
 def other_session(evidence: Evidence, step: Step, added: Sequence[int | None]) -> Action | None:
@@ -40,7 +40,7 @@ def recomputed_alone(evidence: Evidence, name: str, step: Step) -> Cause | None:
 
 def _run_again(evidence: Evidence, step: Step) -> frozenset[str]:
     """Return the parameters of the modules that plain autograd's backward runs again."""
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     found: set[str] = set()
 
     def note(prefix: str) -> None:

@@ -14,20 +14,20 @@ from gradconform.drive.observation import Step
 from gradconform.fixtures.inputs import ParameterNamed
 from gradconform.trial.program import Action
 
-from . import idle
+from . import no_effect
 from .cause import Cause, Mistake
-from .elsewhere import recomputed_alone
+from .misdirected import recomputed_alone
 from .parts import added, of_microbatch, output_grads_at, run_of, step_before
-from .replay import replay_of
-from .starts import left_out_of_the_outputs
-from .wrong import dense, is_value
+from .rerun import rerun_of
+from .wrong_start import left_out_of_the_outputs
+from .wrong_tensor import dense, is_value
 
 
 def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
     """Return why a parameter has no gradient."""
     before = step_before(evidence, step)
     if before is not None and before.param_grads.get(name) is not None:
-        return Cause(Mistake.CLEARED, why=idle.of_some(evidence, name, step))
+        return Cause(Mistake.CLEARED, why=no_effect.of_some(evidence, name, step))
     if any(isinstance(one, ParameterNamed) and one.name == name for one in _arguments(evidence, step)):
         return Cause(Mistake.ARGUMENT_DETACHED)
     why = (
@@ -35,9 +35,9 @@ def of_param(evidence: Evidence, name: str, step: Step) -> Cause:
         or nothing_added(evidence, step)
         or _no_flow(evidence, step)
         or recomputed_alone(evidence, name, step)
-        or idle.of_some(evidence, name, step)
+        or no_effect.of_some(evidence, name, step)
         or _hook_of_the_caller(evidence, step)
-        or idle.circumstance(evidence, step)
+        or no_effect.circumstance(evidence, step)
     )
     return Cause(Mistake.NEVER_ACCUMULATED, why=why)
 
@@ -65,7 +65,7 @@ def _no_flow(evidence: Evidence, step: Step) -> Cause | None:
     """Return what is special about output gradients that an action ignored completely."""
     if any(grad is not None for grad in step.input_grads or ()) or added(evidence, step):
         return None
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     fixed = not any(grad is not None for grad in evidence.reference(step.action.stage, step.action.mb).inputs)
     if (
         not fixed
@@ -89,7 +89,7 @@ def _hook_of_the_caller(evidence: Evidence, step: Step) -> Cause | None:
 
 def _unused(evidence: Evidence, step: Step) -> Cause | None:
     """Return the cause that no gradient at all was returned, if one argument that needs a gradient is unused."""
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     right = evidence.reference(step.action.stage, step.action.mb).inputs
     unused = any(
         isinstance(arg, Tensor) and arg.requires_grad and grad is None
@@ -107,7 +107,7 @@ def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
         _too_early(evidence, step)
         or _went_elsewhere(evidence, step)
         or _lost(evidence, step)
-        or idle.reason(evidence, step)
+        or no_effect.reason(evidence, step)
     )
 
 

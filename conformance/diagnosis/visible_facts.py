@@ -16,7 +16,7 @@ from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
 from .parts import held_before, same
-from .wrong import dense, flat, largest
+from .wrong_tensor import dense, flat, largest
 
 #: How far a value may be from a guess at it, relative to its largest element: later tests are exact.
 _NEAR = 1e-2
@@ -46,7 +46,7 @@ class WrongOne:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstSight:
+class VisibleFacts:
     """The visible facts of a trial.
 
     ``added`` has the values added by the first actions after which a parameter is wrong, ``factors`` the simple factors
@@ -69,7 +69,7 @@ class FirstSight:
     loses: bool
 
     @classmethod
-    def of(cls, evidence: Evidence, wrong: Sequence[WrongOne]) -> FirstSight:
+    def of(cls, evidence: Evidence, wrong: Sequence[WrongOne]) -> VisibleFacts:
         """Return the visible facts of a trial with these wrong tensors."""
         of_inputs = [one for one in wrong if one.sort == "input gradient"]
         shown = [_of_step(evidence, name, step) for name, step in _firsts(evidence)]

@@ -12,15 +12,15 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
-from . import absent, combination, elements, memory, other_values
+from . import combination, elements, memory_layout, misplaced, missing
 from .cause import Cause, Mistake
-from .elsewhere import other_session, recomputed_alone
-from .hooked import hooked, of_caller
+from .hooks import hooked, of_caller
+from .misdirected import other_session, recomputed_alone
 from .padding import padding
 from .parts import Part, added, input_parts, of_microbatch, param_parts, sum_of
-from .replay import Replay
-from .starts import misread, otherwise
-from .wrong import WrongTensor, dense, is_near, largest, wrong_tensor
+from .rerun import Rerun
+from .wrong_start import misread, otherwise
+from .wrong_tensor import WrongTensor, dense, is_near, largest, wrong_tensor
 
 
 def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
@@ -31,7 +31,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
     if evidence.trial.hand_grads:
         return misread(evidence, step)
     if got is None:
-        cause = absent.of_param(evidence, name, step)
+        cause = missing.of_param(evidence, name, step)
         unexplained = cause.kind is Mistake.NEVER_ACCUMULATED and cause.why is None
         return replace(cause, why=misread(evidence, step)) if unexplained else cause
     if not _forward_right(evidence, step):
@@ -41,20 +41,20 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
     if wrong is None:
         return None
     return _first(
-        lambda: other_values.written_over(evidence, step, got),
-        lambda: other_values.received_over(wrong, name),
+        lambda: misplaced.written_over(evidence, step, got),
+        lambda: misplaced.received_over(wrong, name),
         lambda: hooked(evidence, step),
         lambda: of_caller(wrong, parts),
-        lambda: memory.added_elsewhere(wrong, name, parts),
+        lambda: memory_layout.added_elsewhere(wrong, name, parts),
         lambda: _of_this_session_alone(wrong, name, parts),
         lambda: elements.flushed(wrong, parts),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: elements.across(wrong, parts),
-        lambda: _either(other_values.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
+        lambda: _either(misplaced.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
         lambda: misread(evidence, step),
         lambda: combination.of_uses(wrong, name),
-        lambda: other_values.one_buffer(evidence, name, step),
+        lambda: misplaced.one_buffer(evidence, name, step),
         lambda: elements.cut_off(wrong, parts),
         lambda: elements.some(wrong),
         lambda: _counted_of_param(wrong, name, combination.fitted_change(wrong, parts)),
@@ -67,13 +67,13 @@ def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> C
     ``got`` is the actual value, None for no gradient; it may have the shape of another slot's.
     """
     if got is None:
-        return absent.of_input(evidence, slot, step) or misread(evidence, step)
-    return other_values.other_slot(evidence, slot, step, got) or of_input_value(evidence, slot, step, got)
+        return missing.of_input(evidence, slot, step) or misread(evidence, step)
+    return misplaced.other_slot(evidence, slot, step, got) or of_input_value(evidence, slot, step, got)
 
 
 def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
     """Return the likely cause of a wrong entry of W's result for parameter ``name``, or None."""
-    return other_values.stale(evidence, name, step, got)
+    return misplaced.stale(evidence, name, step, got)
 
 
 def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) -> Cause | None:
@@ -89,7 +89,7 @@ def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) ->
     )
 
 
-def _output(again: Replay, index: int) -> Tensor:
+def _output(again: Rerun, index: int) -> Tensor:
     return dense(list(again.outputs.values())[index].detach())
 
 
@@ -114,7 +114,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
         lambda: elements.cut_off(wrong, parts),
         lambda: elements.some(wrong),
         lambda: combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong)),
-        lambda: other_values.handed_on(wrong),
+        lambda: misplaced.handed_on(wrong),
     )
 
 
@@ -138,7 +138,7 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     if change is not None and cause is not None and cause.kind in {Mistake.SCALED, Mistake.SCALED_IN_PART}:
         return _not_added_again(wrong, change) or cause
     if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
-        why = absent.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
+        why = missing.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
         return replace(cause, why=why)
     return _zeroed(wrong, cause)
 
@@ -168,7 +168,7 @@ def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | 
     own = next((part for part in change.parts if part.own and part.wanted > 1.0), None)
     if own is None or added(wrong.evidence, wrong.step):
         return None
-    why = absent.nothing_added(wrong.evidence, wrong.step)
+    why = missing.nothing_added(wrong.evidence, wrong.step)
     return Cause(Mistake.MISSING, microbatches=(own.mb,), why=why)
 
 

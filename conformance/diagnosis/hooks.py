@@ -17,10 +17,10 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import forward_of
 
 from .cause import Cause, Mistake
-from .jointly import explained, given_by, wrong
+from .common_cause import explained, given_by, wrong
 from .parts import Part
-from .replay import Replay, replay_of
-from .wrong import WrongTensor
+from .rerun import Rerun, rerun_of
+from .wrong_tensor import WrongTensor
 
 Hook = Callable[[Tensor], Tensor | None]
 
@@ -81,7 +81,7 @@ def _found(evidence: Evidence, step: Step) -> Cause | None:
     return None
 
 
-def _on_tensors(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+def _on_tensors(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
     factors = evidence.recomputed.of(("hooks", step.action.stage), lambda: _factors(evidence, step))
     changing = [number for number, factor in enumerate(factors) if factor != 1.0]
     for which in _selections(changing) if changing else ():
@@ -94,12 +94,12 @@ def _on_tensors(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]
 _KEPT = ("_backward_hooks", "_backward_pre_hooks")
 
 
-def _on_modules(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Replay]]:
+def _on_modules(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
     """Yield the backward of the stage without the hooks of its modules, of one kind or of both."""
-    modules = list(replay_of(evidence, step).stage.modules())
+    modules = list(rerun_of(evidence, step).stage.modules())
     there = [name for name in _KEPT if any(vars(module)[name] for module in modules)]
     for names in [*([name] for name in there), there] if there else ():
-        yield Cause(Mistake.MODULE_HOOKS_NEVER), replay_of(evidence, step, partial(_clear, names))
+        yield Cause(Mistake.MODULE_HOOKS_NEVER), rerun_of(evidence, step, partial(_clear, names))
 
 
 def _clear(names: list[str], stage: nn.Module) -> None:
@@ -108,10 +108,10 @@ def _clear(names: list[str], stage: nn.Module) -> None:
             vars(module)[name].clear()
 
 
-def _again(evidence: Evidence, step: Step, counted: Counted) -> Replay:
+def _again(evidence: Evidence, step: Step, counted: Counted) -> Rerun:
     forward = forward_of(evidence.trial.actions, step.action.stage, step.action.mb, step.position + 1)
     with counted:
-        return Replay(evidence, step.action.stage, step.action.mb, forward)
+        return Rerun(evidence, step.action.stage, step.action.mb, forward)
 
 
 def _selections(changing: list[int]) -> Iterator[list[int]]:
