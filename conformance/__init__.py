@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 if TYPE_CHECKING:
-    from gradconform.drive.own_stage import Gradients, autograd_gradients
+    from gradconform.drive.user_stage import Gradients, autograd_gradients
     from gradconform.judge.matching import GradientMismatchError, assert_matches_autograd
     from gradconform.plugins.pytest.fixture_values import BuiltStage, OutputGrads
     from gradconform.plugins.pytest.options import parametrize_checks
@@ -38,7 +38,7 @@ _HOME = {
         "UnsupportedError",
     ),
     "gradconform.devices.names": ("Dtype", "DtypeName"),
-    "gradconform.drive.own_stage": ("Gradients", "autograd_gradients"),
+    "gradconform.drive.user_stage": ("Gradients", "autograd_gradients"),
     "gradconform.judge.matching": ("GradientMismatchError", "assert_matches_autograd"),
     "gradconform.user_input.values": ("Profile",),
     "gradconform.plugins.pytest.fixture_values": ("BuiltStage", "OutputGrads"),

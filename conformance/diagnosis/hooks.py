@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gradconform.drive.altering import HOOK_FACTOR
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.gradient_hooks import HOOK_FACTOR
 from gradconform.drive.observation import Step
 from gradconform.trial.program import forward_of
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gradconform.drive.changes import write_over
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
+from gradconform.drive.stage_changes import write_over
 from gradconform.trees import tensors
 from gradconform.trial.program import Action
 

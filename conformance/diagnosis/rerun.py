@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.drive.altering import HOOK_FACTOR
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.gradient_hooks import HOOK_FACTOR
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 from gradconform.reference.autograd import run_backward

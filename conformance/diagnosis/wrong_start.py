@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.tensor_facts import offset_of, storage_of
-from gradconform.drive.changes import FACTOR
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
+from gradconform.drive.stage_changes import FACTOR
 from gradconform.trees import leaves
 from gradconform.trial.program import CHANGES, Action, forward_of
 

@@ -25,7 +25,7 @@ _WATCHING = frozenset(
     [Path(str(module.__file__)) for module in (tensor_facts, trees)]
     + [
         Path(__file__).with_name(f"{name}.py")
-        for name in ("driver", "lane", "operation_log", "streams", "surroundings", "watches")
+        for name in ("driver", "lane", "operation_log", "streams", "process_state", "watches")
     ]
 )
 

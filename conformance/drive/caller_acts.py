@@ -12,8 +12,8 @@ from torch import nn
 
 from gradconform.trees import tensors
 
-from .changes import CHANGES, rebind_parameters, write_over
 from .lane import Lane
+from .stage_changes import CHANGES, rebind_parameters, write_over
 from .watches import HookWatch
 
 

@@ -13,12 +13,12 @@ from gradconform.target.layer_swap import noting_swaps
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
-from .altering import Altering
+from .gradient_hooks import GradientHooks
 from .main_grad import clear
 from .observation import State
-from .received import Buffers
-from .surroundings import Handed, left_on
-from .upstream import Upstream
+from .process_state import Handed, left_on
+from .receive_buffers import ReceiveBuffers
+from .upstream_graph import UpstreamGraph
 from .watches import HookWatch, LifetimeWatch
 
 
@@ -35,15 +35,15 @@ class Lane:
         self.index, self.stage = index, stage
         modules = "module_hooks" in trial.watch
         self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
-        self.altering = Altering(self.stage, trial.altering) if trial.altering else None
+        self.altering = GradientHooks(self.stage, trial.altering) if trial.altering else None
         self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
         self.args: dict[int, tuple[Any, ...]] = {}
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.handed: dict[int, Handed] = {}
-        self.received = Buffers()
-        self.upstream = Upstream() if trial.upstream else None
+        self.received = ReceiveBuffers()
+        self.upstream = UpstreamGraph() if trial.upstream else None
         self.one_grad: Tree = None
         self.failed: set[int] = set()
         self.param_grads: Mapping[str, Tensor | None] = {}

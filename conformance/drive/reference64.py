@@ -26,9 +26,9 @@ from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
 
-from .altering import scaled
-from .cancelling import Shaking
-from .changes import change_in_place, tie
+from .cancellation import Shaking
+from .gradient_hooks import scaled
+from .stage_changes import change_in_place, tie
 from .watches import on_cpu
 
 _CPU = torch.device("cpu")

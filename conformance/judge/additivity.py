@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.drive.operation_alone import OperationAlone, OperationError
 from gradconform.drive.oracle import replaced
 from gradconform.drive.reference64 import widen
+from gradconform.drive.single_operation import OperationError, SingleOperation
 from gradconform.drive.watches import on_cpu
 from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.tolerance import FAR, Judgement, Partials, describe, judge, sizes
@@ -46,15 +46,15 @@ def additivity_of(materials: Materials) -> Tried:
 
     The sample is the first stage of the trial of ``materials``. Arguments that have rows are divided. Each micro-batch
     is filled up with its own rows, whose output gradients are set to 0. Gradients of undivided arguments add up. Raises
-    :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
+    :class:`~gradconform.drive.single_operation.OperationError` as the operation does.
     """
-    alone, name = OperationAlone(materials), materials.trial.stages[0].name
+    alone, name = SingleOperation(materials), materials.trial.stages[0].name
     if alone.size > LARGEST:
         return Tried(not_tried={TOO_LARGE: [name]})
     stage = alone.stage()
     leaves = alone.leaves_of(stage, 0)
     _whole(alone, stage, leaves)
-    divided = _divided(OperationAlone(replaced(materials, torch.device("cpu"))))
+    divided = _divided(SingleOperation(replaced(materials, torch.device("cpu"))))
     if divided is None:
         return Tried(not_tried={"its forward has no rows, or does not treat them independently": [name]})
     try:
@@ -68,11 +68,11 @@ def additivity_of(materials: Materials) -> Tried:
     return Tried(compared=len(found), tried=frozenset([name]))
 
 
-def _whole(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
+def _whole(alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
     return [one for one in alone.outputs_for(stage, leaves) if one.requires_grad]
 
 
-def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
+def _divided(alone: SingleOperation) -> tuple[int, ...] | None:
     """Return the numbers of the leaves that have rows, if each output row depends on one row of each leaf.
 
     The outputs of the batch must be those of its micro-batches. This is tested by values in float64 on the CPU, where
@@ -101,7 +101,7 @@ def _choices(args: Sequence[Tensor], count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _independent(
-    alone: OperationAlone,
+    alone: SingleOperation,
     stage: OperationStage,
     leaves: Sequence[Tensor],
     outputs: Sequence[Tensor],
@@ -163,7 +163,7 @@ def _only(grad: Tensor, rows: slice) -> Tensor:
 
 
 def _gradients(
-    alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor], divided: Sequence[int]
+    alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor], divided: Sequence[int]
 ) -> Iterator[_Gradients]:
     """Yield the gradients of the batch and of its micro-batches, for each leaf that needs one and gets one."""
     outputs = _whole(alone, stage, leaves)
@@ -193,7 +193,7 @@ def _judged(one: _Gradients) -> Judgement | None:
     return None if judged.passed and finite else judged
 
 
-def _rounds(alone: OperationAlone, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
+def _rounds(alone: SingleOperation, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
     """Return whether a difference is rounding: in another dtype it changes as eps does."""
     dtype = one.whole.dtype.to_real() if one.whole.is_complex() else one.whole.dtype
     other = companion(dtype)

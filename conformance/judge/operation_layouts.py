@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradconform.devices.device import device_of
 from gradconform.devices.tensor_facts import OPERATIONS, withheld
-from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
+from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
 from gradconform.trial.materials import Materials
 
 from .layouts import LAYOUTS, LayoutsTried, in_layout
@@ -21,13 +21,13 @@ def layouts_of(materials: Materials) -> Tried:
     """Return the comparison of a sample's kernels in every layout with themselves on contiguous arguments.
 
     The sample is the first stage of the trial of ``materials``. It runs forward and backward. A fault in a call that
-    autograd itself makes has priority. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the drawn
+    autograd itself makes has priority. Raises :class:`~gradconform.drive.single_operation.OperationError` if the drawn
     operation raises.
     """
     device = device_of(materials.device)
     if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
         return Tried(not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]})
-    alone, known = OperationAlone(materials), set[str]()
+    alone, known = SingleOperation(materials), set[str]()
     logs = [LayoutsTried(device, each=True, known=set())]
     if alone.size > LARGEST:
         return Tried(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})

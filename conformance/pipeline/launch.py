@@ -24,7 +24,7 @@ from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
 from .starts import Start, end_all
 from .training_step.composition import StepCase
-from .verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_of, verdict_on
+from .verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_of, verdict_on
 
 #: The implementation that replaces the target to decide whether torch's runtime or the machine is at fault.
 REFERENCE = "reference-split"
@@ -95,7 +95,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
         before = _verdicts(replace(job, fixed=False), launcher) if job.fixed and machines.machines == 1 else {}
 
         def tell(result: Result) -> None:
-            on_result(beside_torch(result, before.get(result.check)))
+            on_result(compared_with_unchanged_torch(result, before.get(result.check)))
 
         def sort_out(found: Verdict) -> None:
             # A death or hang outside the implementation is charged to nobody, whatever the reference does.

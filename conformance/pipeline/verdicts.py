@@ -150,7 +150,7 @@ def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bo
     return not isinstance(case, StepCase) or not _own_findings(found.result, findings, case)
 
 
-def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
+def compared_with_unchanged_torch(result: Result, as_it_is: Verdict | None) -> Result:
     """Return the result on the right split in torch's runtime with the check's result on unmodified torch."""
     return result if as_it_is is None else replace(result, as_it_is=as_it_is.result.status)
 

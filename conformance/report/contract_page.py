@@ -105,7 +105,7 @@ def _stages(checks: Sequence[Check]) -> list[tuple[str, str]]:
     """Return each specially named stage and its non_default_values feature, sorted by name."""
     cases = {case.name: case for check in checks for trial in check.trials for case in trial.stages}
     named = (case for case in cases.values() if recipe_of(case) is None and plan_of(case) is None)
-    return sorted((f"`{case.name}`", lower_first(case.non_default_values)) for case in named)
+    return sorted((f"`{case.name}`", lower_first(case.special)) for case in named)
 
 
 def _area(area: str, checks: Sequence[Check]) -> tuple[str, str, list[Any]]:

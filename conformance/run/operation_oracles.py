@@ -14,8 +14,8 @@ from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
 from gradconform.coverage import NOTHING
 from gradconform.devices.device import device_of
-from gradconform.drive.operation_alone import OperationError
 from gradconform.drive.oracle import Oracle
+from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradconform.adapter import Adapter
-    from gradconform.drive.own_stage import Gradients
+    from gradconform.drive.user_stage import Gradients
     from gradconform.run.options import RunOptions
 
     from .fixture_values import BuiltStage, OutputGrads
@@ -215,7 +215,7 @@ def gradconform_oracle() -> Callable[..., Gradients]:
             assert torch.equal(args[0].grad, wanted.inputs[0])
             assert torch.equal(gradconform_stage.module[0].weight.grad, wanted.params["0.weight"])
     """
-    from gradconform.drive.own_stage import autograd_gradients  # noqa: PLC0415 (it imports torch)
+    from gradconform.drive.user_stage import autograd_gradients  # noqa: PLC0415 (it imports torch)
 
     return autograd_gradients
 

@@ -8,13 +8,13 @@ from torch import nn
 
 from gradconform.contract.space.checks import ROWS, quick_rows
 from gradconform.contract.space.dimensions import DIMENSIONS
-from gradconform.drive.received import Buffers
-from gradconform.drive.upstream import Upstream
+from gradconform.drive.receive_buffers import ReceiveBuffers
+from gradconform.drive.upstream_graph import UpstreamGraph
 from gradconform.target.passed import KeptLists, ListChangedError, weights_for
 
 
 def test_buffers_are_filled_again_once_their_micro_batch_is_done() -> None:
-    buffers = Buffers()
+    buffers = ReceiveBuffers()
     first, second = buffers.received(0, (torch.zeros(2),)), buffers.received(1, (torch.ones(2),))
     assert first[0] is not second[0]
     buffers.after("B", 0)
@@ -24,7 +24,7 @@ def test_buffers_are_filled_again_once_their_micro_batch_is_done() -> None:
 
 
 def test_buffers_of_a_w_are_free_with_the_end_of_its_step_and_none_of_another_shape_is_filled() -> None:
-    buffers = Buffers()
+    buffers = ReceiveBuffers()
     first = buffers.received(0, (torch.zeros(2),))
     buffers.after("W", 0)
     assert buffers.received(1, (torch.ones(2),))[0] is not first[0]
@@ -35,7 +35,7 @@ def test_buffers_of_a_w_are_free_with_the_end_of_its_step_and_none_of_another_sh
 
 @pytest.mark.parametrize(("change", "wrong"), [(False, False), (True, True)])
 def test_an_earlier_graph_goes_on_unless_its_memory_was_written_to(change: bool, wrong: bool) -> None:  # noqa: FBT001 (a parameter)
-    upstream = Upstream()
+    upstream = UpstreamGraph()
     (arg,) = upstream.args(0, (torch.ones(2, requires_grad=True),))
     assert arg.is_leaf
     upstream.returned(0, (torch.ones(2),))

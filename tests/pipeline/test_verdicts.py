@@ -12,7 +12,7 @@ from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark
 from gradconform.pipeline.training_step.composition import step_cases
-from gradconform.pipeline.verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_on
+from gradconform.pipeline.verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_on
 
 GLOO = "rank 1 raised RuntimeError: Pair is not connected ([127.0.0.1]:{port}$1 <--> [none]) at the start of the case"
 
@@ -130,5 +130,5 @@ def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is
 
 def test_what_torch_is_without_the_right_split_stands_beside_what_it_is_with_it() -> None:
     passed = shown().result
-    assert beside_torch(passed, raised(1)).as_it_is == "failed"
-    assert beside_torch(passed, None) == passed
+    assert compared_with_unchanged_torch(passed, raised(1)).as_it_is == "failed"
+    assert compared_with_unchanged_torch(passed, None) == passed

@@ -13,7 +13,7 @@ from gradconform.trial.materials import Materials
 from gradconform.trial.program import Action
 
 from .lane import Lane
-from .received import tracked
+from .receive_buffers import tracked
 
 #: The stages of a trial by number.
 Lanes = Mapping[int, Lane]

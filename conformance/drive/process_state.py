@@ -31,7 +31,7 @@ def _numpy_random() -> Any:
         return None
 
 
-def beside_torch() -> dict[str, Any]:
+def state_outside_torch() -> dict[str, Any]:
     """Return a copy of the process state outside torch, by name, to compare with later."""
     numpy = _numpy_random()
     return {
@@ -43,10 +43,10 @@ def beside_torch() -> dict[str, Any]:
 
 
 def _since(before: Mapping[str, Any]) -> dict[str, str]:
-    """Return the changes since ``before``, a result of :func:`beside_torch`; variables are named, without values."""
+    """Return the changes since ``before`` (see :func:`state_outside_torch`); variables are named, without values."""
     if not before:
         return {}
-    now = beside_torch()
+    now = state_outside_torch()
     found = {name: AS_BEFORE if _equal(before[name], now[name]) else _CHANGED for name in before}
     was, has = before["environment variables"], now["environment variables"]
     names = sorted(name for name in {*was, *has} if was.get(name) != has.get(name))
@@ -61,8 +61,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def left_beside_torch(before: Mapping[str, Any]) -> Iterator[None]:
-    """Restore the state of :func:`beside_torch` at the end; warning filters have their own context."""
+def state_outside_torch_restored(before: Mapping[str, Any]) -> Iterator[None]:
+    """Restore the state of :func:`state_outside_torch` at the end; warning filters have their own context."""
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def left_beside_torch(before: Mapping[str, Any]) -> Iterator[None]:
 def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """Return the settings of the process by name, and the changes since ``before``.
 
-    ``before`` is a result of :func:`beside_torch`.
+    ``before`` is a result of :func:`state_outside_torch`.
     """
     return {
         "grad mode": torch.is_grad_enabled(),
@@ -100,7 +100,7 @@ def _autocast(device_type: str) -> bool | None:
 
 
 @contextlib.contextmanager
-def put_back(device: torch.device) -> Iterator[None]:
+def settings_restored(device: torch.device) -> Iterator[None]:
     """Restore the settings of the process at the end; its grad mode is left to the code that set it."""
     before, dtype = settings(device), torch.get_default_dtype()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -24,7 +24,7 @@ class OperationError(Exception):
     """The operation raised; ``__cause__`` is its error."""
 
 
-class OperationAlone:
+class SingleOperation:
     """A sample on the device and in the dtype of ``materials``, whose trial has its stage as the first one."""
 
     def __init__(self, materials: Materials) -> None:

@@ -11,7 +11,7 @@ from gradconform.devices.tensor_facts import without_repeats
 from gradconform.trees import Tree, flattened, tensors
 
 
-class Buffers:
+class ReceiveBuffers:
     """Trees of tensors to receive into. One micro-batch at a time uses each, and frees it at its end."""
 
     def __init__(self) -> None:

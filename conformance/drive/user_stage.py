@@ -16,7 +16,7 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.recomputed import needs_grad
 from gradconform.trees import as_tuple, map_leaves, refuse_opaque, tensors
 
-from .cancelling import Shaking
+from .cancellation import Shaking
 from .reference64 import Expected, widen, widened
 
 InputGrads = tuple[Tensor | None, ...]
@@ -52,7 +52,7 @@ def autograd_gradients(
     """
     several = isinstance(args, list)
     fed = pairs(args, output_grads)
-    plain = OwnStage(stage, loss_fn, rng_state if rng_state is not None else torch.get_rng_state())
+    plain = UserStage(stage, loss_fn, rng_state if rng_state is not None else torch.get_rng_state())
     steps = [plain.advance(own, grads) for own, grads in fed]
     inputs = [step.inputs for step in steps]
     return Gradients(inputs if several else inputs[0], steps[-1].params)
@@ -67,7 +67,7 @@ class Wanted:
     drew: bool
 
 
-class OwnStage:
+class UserStage:
     """Plain autograd on a copy of a stage, one micro-batch after another, and on request in float64."""
 
     def __init__(
@@ -134,17 +134,17 @@ class OwnStage:
         return self.advance(*fed, shaking)
 
     @cached_property
-    def _in_float64(self) -> tuple[OwnStage, list[Wanted]]:
+    def _in_float64(self) -> tuple[UserStage, list[Wanted]]:
         """The same stage in float64, and its computed gradients."""
         return self._widened(), []
 
     @cached_property
-    def _shaken(self) -> tuple[OwnStage, list[Wanted]]:
+    def _shaken(self) -> tuple[UserStage, list[Wanted]]:
         """The same stage for measuring terms, and its computed gradients."""
         return self._widened(), []
 
-    def _widened(self) -> OwnStage:
-        plain = OwnStage(self._original, self._loss_fn, self._start, wide=True)
+    def _widened(self) -> UserStage:
+        plain = UserStage(self._original, self._loss_fn, self._start, wide=True)
         widened(plain.copy)
         return plain
 

@@ -16,7 +16,7 @@ def scaled(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad * HOOK_FACTOR
 
 
-class Altering:
+class GradientHooks:
     """Hooks on every parameter of a stage: ``scale`` multiplies its gradient, ``move`` takes it out of ``.grad``."""
 
     def __init__(self, stage: nn.Module, how: str) -> None:

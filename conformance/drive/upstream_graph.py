@@ -42,7 +42,7 @@ class _PassedOn(torch.autograd.Function):
         return None, grads[0]
 
 
-class Upstream:
+class UpstreamGraph:
     """Arguments of one stage as leaves on the memory of an earlier graph's outputs.
 
     The graph has one parameter per argument, which gets the sum of the input gradients of all micro-batches.
