@@ -23,7 +23,7 @@ from soak_processes import end, left_after, of_folder, shared_memory, strike
 from soak_space import VICTIMS, Fault
 
 from gradconform.files.records import RecordsError
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 from gradconform.reading.report import ReportError, read_report
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradconform.files.kit_files import altered_since_installation, kit_files, kit_sha256
 from gradconform.files.records import RecordsError
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 from gradconform.reading.report import ReportError, read_report
 from gradconform.results import Report
 from gradconform.version import KIT_VERSION

@@ -20,7 +20,7 @@ from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, re
 from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.extra import ExtraChecks, run_extra
+from gradconform.pipeline.extra_checks import ExtraChecks, run_extra
 from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.options import PipelineOptions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
 from gradconform.files.records import Header, started
 from gradconform.process.pipes import printed_afterwards
-from gradconform.process.waits import Waits
+from gradconform.process.wait_notices import Waits
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place

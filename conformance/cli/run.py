@@ -15,7 +15,7 @@ from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
 from gradconform.files.records import Header, RecordsError, differing
-from gradconform.reading.recorded import RecordedRun
+from gradconform.reading.record_file import RecordedRun
 from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile

@@ -9,7 +9,7 @@ from typing import Any
 from gradconform.devices.probe import time_limit
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError
 from gradconform.process.orphans import Orphans
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker
 
 

@@ -9,8 +9,8 @@ from string import Formatter
 from gradconform.adapter import Capabilities
 from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.grad_tuples import described
+from gradconform.judge.all_trials import Pooled
 from gradconform.judge.finding import Judged
-from gradconform.judge.pooled import Pooled
 from gradconform.requirements.clause import Clause, Level, paragraphs
 from gradconform.trial.modes import MODES
 from gradconform.trial.program import programs_line, shortened

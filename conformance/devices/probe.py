@@ -16,7 +16,7 @@ from typing import Any
 
 from gradconform.files.records import as_json, tupled
 from gradconform.process.orphans import Orphans
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker
 from gradconform.user_input.values import SelectionError
 

@@ -10,7 +10,7 @@ record       meaning
 ``end``      the last line, written if every planned item has a result
 ===========  ============================================================================================
 
-A killed run has no ``end``, and its last line may be cut off. :mod:`gradconform.reading.recorded` reads the records.
+A killed run has no ``end``, and its last line may be cut off. :mod:`gradconform.reading.record_file` reads the records.
 """
 
 from __future__ import annotations

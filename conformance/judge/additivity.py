@@ -18,8 +18,8 @@ from gradconform.tolerance import FAR, Judgement, Partials, describe, judge, siz
 from gradconform.trial.materials import Materials
 
 from .finding import Finding
+from .oracle_result import LARGEST, TOO_LARGE, OracleResult
 from .rounding import companion, shrinks
-from .tried import LARGEST, TOO_LARGE, Tried
 
 #: A batch is divided into at most this many micro-batches.
 _PARTS = 3
@@ -41,7 +41,7 @@ class _Gradients:
     size: Partials
 
 
-def additivity_of(materials: Materials) -> Tried:
+def additivity_of(materials: Materials) -> OracleResult:
     """Return the comparison of a sample's batch gradients with those of its rows in several micro-batches.
 
     The sample is the first stage of the trial of ``materials``. Arguments that have rows are divided. Each micro-batch
@@ -50,22 +50,24 @@ def additivity_of(materials: Materials) -> Tried:
     """
     alone, name = SingleOperation(materials), materials.trial.stages[0].name
     if alone.size > LARGEST:
-        return Tried(not_tried={TOO_LARGE: [name]})
+        return OracleResult(not_tried={TOO_LARGE: [name]})
     stage = alone.stage()
     leaves = alone.leaves_of(stage, 0)
     _whole(alone, stage, leaves)
     divided = _divided(SingleOperation(replaced(materials, torch.device("cpu"))))
     if divided is None:
-        return Tried(not_tried={"its forward has no rows, or does not treat them independently": [name]})
+        return OracleResult(not_tried={"its forward has no rows, or does not treat them independently": [name]})
     try:
         found = list(_gradients(alone, stage, leaves, divided))
     except OperationError:
-        return Tried(not_tried={"a micro-batch raises": [name]})
+        return OracleResult(not_tried={"a micro-batch raises": [name]})
     for one in found:
         judged = _judged(one)
         if judged is not None and not _rounds(alone, one, judged, divided):
-            return Tried(finding=_finding(stage.entry, one, judged), compared=len(found), tried=frozenset([name]))
-    return Tried(compared=len(found), tried=frozenset([name]))
+            return OracleResult(
+                finding=_finding(stage.entry, one, judged), compared=len(found), tried=frozenset([name])
+            )
+    return OracleResult(compared=len(found), tried=frozenset([name]))
 
 
 def _whole(alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -12,9 +12,9 @@ from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.results import Sort
 
+from .all_trials import Pooled
 from .finding import BIT_EQUAL, Finding, Judged, Measured, findings_in
 from .mean_rule import Errors, in_series, judge_shift, judge_spread, settled
-from .pooled import Pooled
 from .values import same_bits
 
 #: The name of all parameter gradients of a draw together.

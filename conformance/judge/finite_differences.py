@@ -20,7 +20,7 @@ from gradconform.trial.materials import Materials
 
 from .finding import Finding
 from .kernel_call import REFUSALS
-from .tried import LARGEST, TOO_LARGE, Tried
+from .oracle_result import LARGEST, TOO_LARGE, OracleResult
 
 #: How many draws of a sample must fail: one draw may be at a kink, which has no slope.
 _DRAWS = 3
@@ -31,7 +31,7 @@ _MISMATCH = re.compile(r"^(Jacobian mismatch for output \d+ with respect to inpu
 _NUMBERS = re.compile(r"numerical:\s*(.+?)\s*analytical:\s*(.+?)(?:\n\n|$)", re.DOTALL)
 
 
-def slopes_of(materials: Materials) -> Tried:
+def slopes_of(materials: Materials) -> OracleResult:
     """Return the comparison of a sample's gradients with finite differences of its forward.
 
     The sample is the first stage of the trial of ``materials``, which is in float64. Samples that torch's own tests
@@ -42,7 +42,7 @@ def slopes_of(materials: Materials) -> Tried:
     entry = entries()[alone.stage().entry]
     why = TOO_LARGE if alone.size > LARGEST else _why_not(entry, alone, materials.device.type)
     if why is not None:
-        return Tried(not_tried={why: [name]})
+        return OracleResult(not_tried={why: [name]})
     wrong: GradcheckError | None = None
     for draw in range(_DRAWS):
         try:
@@ -50,10 +50,10 @@ def slopes_of(materials: Materials) -> Tried:
         except REFUSALS as error:  # in a backward that gradcheck runs
             raise OperationError from error
         if wrong is None:
-            return Tried(compared=1, tried=frozenset([name]))
+            return OracleResult(compared=1, tried=frozenset([name]))
     if "not reentrant" in str(wrong):
-        return Tried(not_tried={"two backwards of one graph differ": [name]})
-    return Tried(finding=_finding(entry, str(wrong)), compared=1, tried=frozenset([name]))
+        return OracleResult(not_tried={"two backwards of one graph differ": [name]})
+    return OracleResult(finding=_finding(entry, str(wrong)), compared=1, tried=frozenset([name]))
 
 
 def _why_not(entry: Entry, alone: SingleOperation, device_type: str) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .error import StageError
 from .example import required
 from .libraries import Part
-from .smaller import SMALLER, Rule, for_images, smaller
+from .small_models import SMALLER, Rule, for_images, smaller
 
 _ROWS = 2
 

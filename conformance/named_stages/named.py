@@ -25,11 +25,11 @@ from gradconform.target.finding import Named
 from gradconform.target.loading import load
 
 from . import hugging_face, timm, torchvision
-from .cut import stages_cut, without_cut
 from .error import StageError
 from .example import guessed, recipes_of
-from .pieces import MARK, calls, piece_of
-from .shown import traits_of
+from .measured_traits import traits_of
+from .submodules import MARK, calls, submodule_stage
+from .traced import stages_cut, without_cut
 
 #: A stage, or the name of one.
 Given = str | StageCase
@@ -81,7 +81,7 @@ def _named(text: str) -> Iterator[StageCase]:
     whole, mark, path = text.partition(MARK)
     if mark:
         cases = list(_named(whole))
-        yield from (piece_of(case, path) for case in [one for one in cases if calls(one, path)] or cases)
+        yield from (submodule_stage(case, path) for case in [one for one in cases if calls(one, path)] or cases)
         return
     named = Named(text, text, word="stage")
     for prefix, models_of in _LIBRARIES.items():

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gradconform.process.orphans import Orphans
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
-from .starts import Start, end_all
+from .start_folder import Start, end_all
 from .training_step.composition import StepCase
 from .verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_of, verdict_on
 

@@ -16,7 +16,7 @@ from gradconform.process.serving import Orders, Tell, tidy_without
 from gradconform.torch_releases.pipelining import launch_options
 
 from .exchange import remove
-from .starts import Start
+from .start_folder import Start
 
 _SHUTDOWN_S = 5
 
@@ -39,7 +39,7 @@ def launch(orders: Orders, _: Tell) -> None:
     try:
         with suppress(ChildFailedError):  # a failed keeper's error is in its log
             words = ("keep", str(folder), str(os.getpid()), str(order["here"]))
-            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", *words)
+            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank_keeper", *words)
     except SignalException as error:  # torch has ended the keeper; this process still ends by the signal
         signal.signal(error.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), error.sigval)

@@ -40,7 +40,7 @@ from .cases import BY_NAME, Case
 from .exchange import Job, Marker, Outcome
 from .host_copies import HOST_COPIES, register_host_copies
 from .runtime import make_schedule, make_stages, put_under_test
-from .starts import JOB, Start
+from .start_folder import JOB, Start
 from .training_step.composition import StepCase, withheld
 from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named

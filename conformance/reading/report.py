@@ -22,7 +22,7 @@ from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, 
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
 from gradconform.user_input.values import PROFILES, nearest
 
-from .kinds import instead_of_report
+from .mistaken_files import instead_of_report
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

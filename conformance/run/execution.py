@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.files.records import Header, RecordsError, as_line, finished
-from gradconform.reading.recorded import RecordedRun, read_run
+from gradconform.reading.record_file import RecordedRun, read_run
 from gradconform.results import Place, Result
 
 OnResult = Callable[[Result], None]

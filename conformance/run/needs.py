@@ -14,7 +14,7 @@ from gradconform.contract.on_stage import is_named
 from gradconform.contract.space.reset import non_default_values, reset_value
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
-from gradconform.named_stages.pieces import pieces_of
+from gradconform.named_stages.submodules import submodules_of
 from gradconform.text.findings import alike
 from gradconform.trial.trial import Trial
 
@@ -22,7 +22,7 @@ from gradconform.trial.trial import Trial
 _ROWS = 3
 
 #: Returns the findings of a trial outside the check's own; None if they cannot be determined.
-Tried = Callable[[Check, Trial], list[Finding] | None]
+FindingsOf = Callable[[Check, Trial], list[Finding] | None]
 
 
 class Needs:
@@ -32,7 +32,7 @@ class Needs:
     row that fails alike and has these values gets the same result without a trial.
     """
 
-    def __init__(self, tried: Tried) -> None:
+    def __init__(self, tried: FindingsOf) -> None:
         """Create an empty search."""
         self._tried = tried
         self._known: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
@@ -86,7 +86,7 @@ class Pieces:
     inside it does. It runs once for similar findings on a stage.
     """
 
-    def __init__(self, tried: Tried) -> None:
+    def __init__(self, tried: FindingsOf) -> None:
         """Create an empty search."""
         self._tried = tried
         self._known: dict[tuple[str, ...], str] = {}
@@ -112,7 +112,7 @@ class Pieces:
         """Return the name of the smallest module that fails alike, empty if only the whole stage does."""
         path, left = "", _MOST
         while left > 0:
-            for name, piece in pieces_of(case, path):
+            for name, piece in submodules_of(case, path):
                 left -= 1
                 if left < 0 or self._fails_alike(check, trial, piece, key):
                     path = name if left >= 0 else path

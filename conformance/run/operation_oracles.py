@@ -20,7 +20,7 @@ from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
-from gradconform.judge.tried import Tried, together
+from gradconform.judge.oracle_result import OracleResult, together
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.text.escaping import shortened
@@ -32,7 +32,7 @@ from . import samples
 from .runner import one_thread
 
 #: The judge of a sample, by the name of the oracle.
-_JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType(
+_JUDGES: Mapping[str, Callable[[Materials], OracleResult]] = MappingProxyType(
     {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of, ADDITIVE: additivity_of}
 )
 
@@ -62,7 +62,7 @@ class OperationOracles:
         return check.result(str(self._device), dtype, duration_s=taken, **values)
 
     def _values(self, check: OracleCheck) -> dict[str, Any]:
-        found: list[Tried] = []
+        found: list[OracleResult] = []
         by_trial: list[tuple[Trial, list[Finding]]] = []
         raised: list[str] = []
         for trial in check.trials:
@@ -71,7 +71,7 @@ class OperationOracles:
                 found.append(_JUDGES[check.oracle](materials))
             except OperationError as error:
                 raised.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
-                found.append(Tried(not_tried={"the operation raises": [trial.stages[0].name]}))
+                found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))
         oracle = together(found)
         findings = samples.told(check, by_trial)

@@ -22,7 +22,7 @@ from gradconform.exits import UsageError
 from gradconform.files.kit_files import cache_folder, kit_sha256, remove_old
 from gradconform.files.records import differing
 from gradconform.files.user_files import LARGEST_REPORT, content, replace_file
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 
 #: Seconds to wait for another process that measures; after that this process measures itself.
 LOCK_LIMIT = 900.0

@@ -18,7 +18,7 @@ from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
 from gradconform.files.records import Header, as_result, differing
 from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.results import Place, Result
 from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn

@@ -9,7 +9,7 @@ import pytest
 
 from gradconform.contract.check import Check
 from gradconform.judge.finding import Finding
-from gradconform.pipeline.extra import Judge, check, run_extra
+from gradconform.pipeline.extra_checks import Judge, check, run_extra
 from gradconform.requirements.clause import Clause, register
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from gradconform.files.records import RecordsError
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 from gradconform.run.execution import RecordFile
 
 #: See conftest.py.

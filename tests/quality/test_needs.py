@@ -14,7 +14,7 @@ from gradconform.reference.faults import FAULTS
 from gradconform.report.by_cause import by_cause
 from gradconform.results import Report
 from gradconform.run import needs
-from gradconform.run.needs import Tried
+from gradconform.run.needs import FindingsOf
 
 
 def rows_with(way: str, values: Mapping[str, str], count: int = 2) -> list[str]:
@@ -29,7 +29,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     class Counted(needs.Needs):
-        def __init__(self, tried: Tried) -> None:
+        def __init__(self, tried: FindingsOf) -> None:
             super().__init__(lambda check, trial: seen.append(check.id) or tried(check, trial))  # type: ignore[func-returns-value] # to see it
 
     monkeypatch.setattr("gradconform.run.runner.Needs", Counted)

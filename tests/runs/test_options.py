@@ -16,7 +16,7 @@ from gradconform.cli.arguments import parser
 from gradconform.cli.run import options_of, resumed_options
 from gradconform.contract import frozen
 from gradconform.files.records import Header
-from gradconform.reading.recorded import RecordedRun
+from gradconform.reading.record_file import RecordedRun
 from gradconform.reading.report import read_report
 from gradconform.report.sentences import options_of as replayed
 from gradconform.results import Report

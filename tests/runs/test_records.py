@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradconform.files.records import Header, RecordsError, as_line, finished, started
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 from gradconform.results import Place, Result
 from gradconform.run.execution import RecordFile
 

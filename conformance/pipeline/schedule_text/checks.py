@@ -9,7 +9,7 @@ from gradconform.adapter import UnsupportedError
 from gradconform.fixtures.schedules import Schedule
 from gradconform.fixtures.schedules.order import ScheduledAction, placed_actions
 from gradconform.judge.finding import Finding, Judged
-from gradconform.pipeline.extra import Judge, check
+from gradconform.pipeline.extra_checks import Judge, check
 from gradconform.requirements.clause import Clause
 
 from . import ScheduleText

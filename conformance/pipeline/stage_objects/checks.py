@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError
 from gradconform.judge.finding import Finding, Judged
-from gradconform.pipeline.extra import Judge, check
+from gradconform.pipeline.extra_checks import Judge, check
 from gradconform.pipeline.whole_model import NUMBERS, ROWS
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
 from gradconform.requirements.clause import Clause, register

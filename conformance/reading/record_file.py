@@ -10,7 +10,7 @@ from gradconform.files.records import Header, Record, RecordsError, as_result, b
 from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.results import Place, Report, Result
 
-from .kinds import instead_of_records
+from .mistaken_files import instead_of_records
 from .report import problem_of, values_of
 
 

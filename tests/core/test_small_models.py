@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from gradconform.named_stages.smaller import SMALLER, for_images, smaller
+from gradconform.named_stages.small_models import SMALLER, for_images, smaller
 
 
 class Model(nn.Module):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.process.waits import FIRST_LINE_VARIABLE, Waits, first_line_after, print_to_stderr, waiting
+from gradconform.process.wait_notices import FIRST_LINE_VARIABLE, Waits, first_line_after, print_to_stderr, waiting
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .example import recipes_of
-from .shown import traits_of
+from .measured_traits import traits_of
 
 _CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ _CPU = torch.device("cpu")
 MARK = "#"
 
 
-def piece_of(case: StageCase, path: str) -> StageCase:
+def submodule_stage(case: StageCase, path: str) -> StageCase:
     """Return the module ``path`` of a stage as a stage.
 
     Its parameters have the values that they have in the whole. Raises :class:`StageError` where the forward does not
@@ -57,7 +57,7 @@ def calls(case: StageCase, path: str) -> bool:
     return path in _calls(case)
 
 
-def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]]:
+def submodules_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]]:
     """Yield the stages right below the module ``path`` of a stage, the whole where it is empty, by their names.
 
     What is no stage by itself is left out.
@@ -66,7 +66,7 @@ def pieces_of(case: StageCase, path: str = "") -> Iterator[tuple[str, StageCase]
     for name in inside:
         if not any(name.startswith(f"{other}.") for other in inside):
             try:
-                yield name, piece_of(case, name)
+                yield name, submodule_stage(case, name)
             except StageError:
                 continue
 

@@ -26,7 +26,7 @@ from gradconform.user_input.values import nearest
 
 from .error import StageError, StageNotInstalledError
 from .example import recipes_of
-from .shown import traits_of
+from .measured_traits import traits_of
 
 _CPU = torch.device("cpu")
 

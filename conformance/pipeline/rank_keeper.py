@@ -1,9 +1,9 @@
-"""The keeper of a machine's ranks: ``python -m gradconform.pipeline.rank keep FOLDER LAUNCHER RANKS``.
+"""The keeper of a machine's ranks: ``python -m gradconform.pipeline.rank_keeper keep FOLDER LAUNCHER RANKS``.
 
 Torch's launcher starts one keeper on each machine. It starts that machine's ranks, and starts them again when a start
 of all ranks has ended in a case. The keeper has imported torch and used nothing of it, so its forks are ranks that need
 not import it. On devices other than the CPU, whose libraries may not survive a fork, a rank is a fresh interpreter:
-``python -m gradconform.pipeline.rank run FOLDER KEEPER NUMBER``.
+``python -m gradconform.pipeline.rank_keeper run FOLDER KEEPER NUMBER``.
 
 LAUNCHER and KEEPER are process ids: a process ends with that one from its first moment on, before torch is imported.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gradconform.process.serving import end_with, leave
 
-from .starts import Start, ended_all
+from .start_folder import Start, ended_all
 
 _PERIOD_S = 0.02
 
@@ -80,7 +80,7 @@ def _begin(start: Start, rank: int, keeper: int) -> None:
     with start.words_of(rank).open("wb") as words:
         os.dup2(words.fileno(), sys.stderr.fileno())
     if not start.on_cpu:
-        of_it = ["-m", "gradconform.pipeline.rank", "run", str(start.within), str(keeper), str(start.number)]
+        of_it = ["-m", "gradconform.pipeline.rank_keeper", "run", str(start.within), str(keeper), str(start.number)]
         os.execv(sys.executable, [sys.executable, *of_it])  # noqa: S606 (this interpreter, with code of our own)
     run(start)
 

@@ -14,7 +14,7 @@ TOO_LARGE = f"more than {LARGEST:,} elements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class OracleResult:
     """The finding, if any; how many values were ``compared``, of which kernels or samples (``tried``).
 
     ``not_tried`` names those that were not compared, by reason.
@@ -26,7 +26,7 @@ class Tried:
     not_tried: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-def together(several: Iterable[Tried]) -> dict[str, Any]:
+def together(several: Iterable[OracleResult]) -> dict[str, Any]:
     """Return the comparisons of several samples as JSON values."""
     found = list(several)
     not_tried = by_reason(one.not_tried for one in found)
