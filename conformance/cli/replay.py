@@ -19,7 +19,7 @@ from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.sentences import command_again, options_of
 from gradconform.results import Report, Result
-from gradconform.run.beside import asked_by
+from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.finding import refuse_missing_target
@@ -73,13 +73,13 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
     """Return the check and the options of its run: the report's options, overridden by the given ones."""
     given = given_options(arguments)
     if report is None or before is None:
-        return _Wanted(arguments.what, RunOptions(**{**asked_by(arguments.what), **given, "profile": "full"}))
+        return _Wanted(arguments.what, RunOptions(**{**options_selecting(arguments.what), **given, "profile": "full"}))
     try:
         recorded = options_of(report).but(device=before.device, dtype=before.dtype)
     except ValueError as error:
         msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
-    values = {"target": str(report.target["text"]), **asked_by(before.check), **given}
+    values = {"target": str(report.target["text"]), **options_selecting(before.check), **given}
     return _Wanted(before.check, recorded.but(**values), report, before)
 
 
@@ -107,7 +107,7 @@ def _run_of(wanted: _Wanted) -> Run:
     choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags)
     ready(choice, flags)
     known = checks_of(wanted.options.contract)
-    if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
+    if wanted.check not in known and not (options.stage or any(options_selecting(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]
         msg = f"contract {wanted.options.contract} has no check {wanted.check!r}; nearest: {near}"
         raise SelectionError(msg)

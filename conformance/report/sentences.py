@@ -13,7 +13,7 @@ from gradconform.devices.probe import hidden_by
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
-from gradconform.run.beside import asked_by
+from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
 
@@ -290,7 +290,7 @@ def command_again(report: Report, result: Result) -> str | None:
         if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", "pipeline", target, *alone.words])
-        asked = dict.fromkeys(asked_by(result.check))
+        asked = dict.fromkeys(options_selecting(result.check))
         options = options_of(report).but(device=result.device, dtype=result.dtype, **asked)
     except ValueError:
         return None

@@ -173,7 +173,7 @@ def _is_slip(adapter: Adapter, raised: Raised) -> bool:
 SHOWN = ("clears_grads", "grads_on_param", "post_accumulate_hooks")
 
 
-def not_shown(claims: Capabilities, observe: Callable[[Trial], Observation]) -> frozenset[str]:
+def unmet_claims(claims: Capabilities, observe: Callable[[Trial], Observation]) -> frozenset[str]:
     """Return the claims of :data:`SHOWN` that a target does not meet; none if an action raises.
 
     The checks report what an action raises. The Linear has gradients in ``main_grad`` before the first action, and

@@ -40,11 +40,11 @@ from gradconform.trial.trial import Trial
 from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
-from .departures import Departures
+from .first_wrong_module import FirstWrongModules
 from .measurements import Measurements
-from .needs import Needs, Pieces
-from .preflight import not_shown, preflight
-from .undoing import JudgedTrial, Undoing, control_trials
+from .narrowing import NeededValues, SmallestModules
+from .preflight import preflight, unmet_claims
+from .single_mistakes import JudgedTrial, SingleMistakes, control_trials
 
 #: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
@@ -108,9 +108,9 @@ class Runner:
         self._evidence: dict[Trial, Evidence] = {}
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
-        self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
-        self._departures = Departures(target.adapter, dtype, device, seed, {})
-        self._undoing = Undoing(lambda: control_trials(target.capabilities, self._judgeable))
+        self._needed_values, self._smallest_modules = NeededValues(self._tried), SmallestModules(self._tried)
+        self._first_wrong_modules = FirstWrongModules(target.adapter, dtype, device, seed, {})
+        self._single_mistakes = SingleMistakes(lambda: control_trials(target.capabilities, self._judgeable))
         #: Whether to find the row values that a failure needs, by additional trials.
         self.puts_back = diagnose
 
@@ -201,8 +201,8 @@ class Runner:
             judged = list(check.judge(evidence))
             found = findings_in(judged)
             if self.puts_back:
-                found = self._pieces.told(check, trial, self._needs.told(check, found))
-                found = self._departures.told(check, trial, found)
+                found = self._smallest_modules.annotate(check, trial, self._needed_values.annotate(check, found))
+                found = self._first_wrong_modules.annotate(check, trial, found)
             tried.append(JudgedTrial(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
             measured.add(evidence, headrooms_in(judged))
@@ -217,7 +217,7 @@ class Runner:
         return tried, silent, readings
 
     def _undone(self, check: Check, tried: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
-        return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
+        return self._single_mistakes.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict if the kit's own code raised, which is nobody else's fault; else None."""
@@ -400,7 +400,7 @@ class Runner:
         def observe(trial: Trial) -> Observation:
             return self._drive_once(Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed), drive)
 
-        lacking: dict[str, Any] = dict.fromkeys(not_shown(claims, observe), False)
+        lacking: dict[str, Any] = dict.fromkeys(unmet_claims(claims, observe), False)
         return replace(claims, **lacking)
 
     @cached_property

@@ -10,7 +10,7 @@ from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
-from .undoing import JudgedTrial
+from .single_mistakes import JudgedTrial
 
 
 def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:

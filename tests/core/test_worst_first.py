@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradconform.judge.finding import Finding
-from gradconform.run.needs import worst_first
+from gradconform.run.narrowing import worst_first
 
 
 def finding(where: str, action: str, headroom: float | None) -> Finding:

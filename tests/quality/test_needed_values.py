@@ -13,8 +13,8 @@ from gradconform.reference import split
 from gradconform.reference.faults import FAULTS
 from gradconform.report.by_cause import by_cause
 from gradconform.results import Report
-from gradconform.run import needs
-from gradconform.run.needs import FindingsOf
+from gradconform.run import narrowing
+from gradconform.run.narrowing import FindingsOf
 
 
 def rows_with(way: str, values: Mapping[str, str], count: int = 2) -> list[str]:
@@ -28,11 +28,11 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The checks for which a trial beside theirs is run, one entry per trial."""
     seen: list[str] = []
 
-    class Counted(needs.Needs):
+    class Counted(narrowing.NeededValues):
         def __init__(self, tried: FindingsOf) -> None:
             super().__init__(lambda check, trial: seen.append(check.id) or tried(check, trial))  # type: ignore[func-returns-value] # to see it
 
-    monkeypatch.setattr("gradconform.run.runner.Needs", Counted)
+    monkeypatch.setattr("gradconform.run.runner.NeededValues", Counted)
     return seen
 
 

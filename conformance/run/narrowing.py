@@ -25,7 +25,7 @@ _ROWS = 3
 FindingsOf = Callable[[Check, Trial], list[Finding] | None]
 
 
-class Needs:
+class NeededValues:
     """The required row values of a run's failures.
 
     The search uses the first row that fails in some way: at most one trial per value that is not plain in it. A later
@@ -37,7 +37,7 @@ class Needs:
         self._tried = tried
         self._known: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
 
-    def told(self, check: Check, findings: list[Finding]) -> list[Finding]:
+    def annotate(self, check: Check, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the required values; unchanged if the check has no row."""
         row = non_default_values(check.id)
         if row is None or not findings:
@@ -79,7 +79,7 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda one: (actions.index(one.action), -far[id(one)]))
 
 
-class Pieces:
+class SmallestModules:
     """The smallest pieces that show the failures of a run.
 
     From the whole stage down, the search enters the first module that shows a finding of the same kind, until none
@@ -91,7 +91,7 @@ class Pieces:
         self._tried = tried
         self._known: dict[tuple[str, ...], str] = {}
 
-    def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
+    def annotate(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check, the worst of each action first, with the smallest failing piece.
 
         They are unchanged if that is the whole stage.

@@ -12,7 +12,7 @@ _NONE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def asked_by(check: str) -> dict[str, Any]:
+def options_selecting(check: str) -> dict[str, Any]:
     """Return the options with which a run has this check, and no other check outside the contract."""
     operation, block = named_in(check, OPERATIONS), named_in(check, BLOCKS)
     setting, fault = named_in(check, SETTINGS), named_in(check, FAULTS)

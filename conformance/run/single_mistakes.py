@@ -119,7 +119,7 @@ class JudgedTrial:
         return _first_places(self.evidence, self.findings)
 
 
-class Undoing:
+class SingleMistakes:
     """Finds the mistakes that explain failed checks of one target, device and dtype."""
 
     def __init__(self, control_trials: Callable[[], Iterable[Evidence]]) -> None:

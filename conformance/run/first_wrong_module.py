@@ -28,10 +28,10 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class FirstWrongModule:
     """The module in which gradients first differ, and how; ``parameters`` are those that show it, all if empty."""
 
-    told: str
+    text: str
     parameters: frozenset[str] = frozenset()
 
     def shows_in(self, finding: Finding) -> bool:
@@ -41,16 +41,16 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True)
-class Departures:
-    """Finds departures on one device and dtype, once for similar findings on a stage and the same tensors."""
+class FirstWrongModules:
+    """Finds first wrong modules on one device and dtype, once for similar findings on a stage and the same tensors."""
 
     adapter: Adapter
     dtype: torch.dtype
     device: torch.device
     seed: int
-    known: dict[tuple[Hashable, ...], Departure | None]
+    known: dict[tuple[Hashable, ...], FirstWrongModule | None]
 
-    def told(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
+    def annotate(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the module in which they begin, if the boundaries show one."""
         of_values = [one for one in findings if one.kind in _OF_VALUES]
         if not is_named(check) or trial.chain or not of_values:
@@ -58,18 +58,18 @@ class Departures:
         wrong = frozenset(one.where for one in of_values if one.sort == "parameter gradient")
         key = (trial.stages[0].name, trial.program, alike(of_values[0].to_dict()), wrong)
         if key not in self.known:
-            self.known[key] = self._departure(trial, wrong)
+            self.known[key] = self._find(trial, wrong)
         found = self.known[key]
         if found is None:
             return findings
         return [
-            replace(one, needs={**(one.needs or {}), "departs": found.told}) if found.shows_in(one) else one
+            replace(one, needs={**(one.needs or {}), "departs": found.text}) if found.shows_in(one) else one
             for one in findings
         ]
 
-    def _departure(self, trial: Trial, wrong: frozenset[str]) -> Departure | None:
+    def _find(self, trial: Trial, wrong: frozenset[str]) -> FirstWrongModule | None:
         try:
-            return departure(self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial), wrong)
+            return first_wrong_module(self._noted(AutogradAdapter(), trial), self._noted(self.adapter, trial), wrong)
         except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return None
@@ -80,7 +80,7 @@ class Departures:
         return materials.boundaries
 
 
-def departure(right: Boundaries, got: Boundaries, parameters: frozenset[str]) -> Departure | None:
+def first_wrong_module(right: Boundaries, got: Boundaries, parameters: frozenset[str]) -> FirstWrongModule | None:
     """Return the module in which gradients first differ; None if none is wrong at a boundary.
 
     ``parameters`` are the names of those whose gradient is wrong. If an implementation runs more forwards than plain
@@ -123,16 +123,20 @@ def _departs(call: Call, wrong: Mapping[int, str], parameters: frozenset[str]) -
     return any(number in wrong for number in call.inputs) or not parameters.isdisjoint(call.parameters)
 
 
-def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> Departure:
-    """Return the departure for the first of ``calls``, and for those that share its wrong input."""
+def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> FirstWrongModule:
+    """Return the first wrong module: that of the first of ``calls``, and for those that share its wrong input."""
     first = calls[0]
     own = [name for name in first.parameters if name in parameters]
     inputs = [number for number in first.inputs if number in wrong]
     if own and not inputs:
         names = ", ".join(name.removeprefix(f"{first.path}.") for name in own)
-        return Departure(f"{first.path} (right at its output and its input, wrong in its {names})", frozenset(own))
+        return FirstWrongModule(
+            f"{first.path} (right at its output and its input, wrong in its {names})", frozenset(own)
+        )
     sharing = [call for call in calls if set(inputs) & set(call.inputs)]
     with_own = [call for call in sharing if not parameters.isdisjoint(call.parameters)]
     paths = list(dict.fromkeys(call.path for call in with_own or sharing))
     more = f" or {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return Departure(f"{' or '.join(paths[:_NAMED])}{more} (right at its output, {wrong[inputs[0]]} at its input)")
+    return FirstWrongModule(
+        f"{' or '.join(paths[:_NAMED])}{more} (right at its output, {wrong[inputs[0]]} at its input)"
+    )
