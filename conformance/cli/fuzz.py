@@ -16,7 +16,7 @@ from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
 from gradconform.report.fuzzing import defect_lines, summary_line
 from gradconform.report.lines import Line, wrapped
 from gradconform.run.runner import AdapterError, Runner
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
 from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial
 from gradconform.user_input.values import SelectionError, current_folder_first

@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line, wrapped_each
-from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.target.loading import TargetNotInstalledError
+from gradconform.target.lookup import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.user_input.values import current_folder_first
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE

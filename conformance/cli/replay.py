@@ -22,7 +22,7 @@ from gradconform.results import Report, Result
 from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .parsing import given_options

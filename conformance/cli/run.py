@@ -21,7 +21,7 @@ from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.time_budget import TimeBudget
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import current_folder_first
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated import IsolatedRun

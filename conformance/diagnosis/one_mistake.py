@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.reference.mistaken import (
+from gradconform.reference.autograd_with_mistake import (
     FULL_INPUT,
     FULL_WEIGHT,
     INPUT,

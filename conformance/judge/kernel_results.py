@@ -14,7 +14,7 @@ from torch import Tensor
 from gradconform.drive.reference64 import widen
 from gradconform.drive.watches import on_cpu
 from gradconform.tolerance import FAR, Partials, describe, judge
-from gradconform.torch_releases.unwritten import unwritten_is_nan
+from gradconform.torch_releases.unwritten_memory import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
 from .kernel_call import REFUSALS

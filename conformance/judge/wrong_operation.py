@@ -18,7 +18,7 @@ from gradconform.drive.reference64 import References
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import Room
-from gradconform.torch_releases.composed import is_composed, is_only_composed, run_composed
+from gradconform.torch_releases.composed_operations import is_composed, is_only_composed, run_composed
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import map_leaves, tensors
 

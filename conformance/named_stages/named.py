@@ -21,8 +21,8 @@ from torch import nn
 
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.target.finding import Named
 from gradconform.target.loading import load
+from gradconform.target.lookup import Named
 
 from . import hugging_face, timm, torchvision
 from .error import StageError

@@ -27,7 +27,7 @@ from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
 from gradconform.process.serving import write_stacks_to
-from gradconform.reference.put_in import install
+from gradconform.reference.install_in_torch import install
 from gradconform.results import finite
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter

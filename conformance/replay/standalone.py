@@ -45,8 +45,8 @@ from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import mean_squares
 from gradconform.trial.modes import call_in
 
+from .adapter_opening import made, not_due, shaped, spec_of
 from .comparison import Step, copy, differences, excerpt, other_bits, same, worst
-from .opened import made, not_due, shaped, spec_of
 
 if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False

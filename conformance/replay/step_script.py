@@ -23,7 +23,7 @@ from gradconform.pipeline.training_step.oracle import LR
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS, TORCH
 from gradconform.reference.runtime import LOWER
 from gradconform.runtime import StepSpec
-from gradconform.target.finding import registered
+from gradconform.target.lookup import registered
 from gradconform.target.resolve import registered_targets
 from gradconform.tolerance import floor_factor
 from gradconform.version import KIT_VERSION

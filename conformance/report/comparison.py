@@ -13,7 +13,7 @@ from gradconform.trial.program import without_programs
 from .detail import USUAL, Detail
 from .lines import Line, Role, count, wrapped, wrapped_each
 from .sentences import title
-from .undone import causes_of
+from .single_mistakes import causes_of
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 

@@ -10,7 +10,7 @@ from gradconform.text.escaping import for_github_data, for_github_property
 
 from .by_cause import Cause, cause, likely
 from .sentences import command_again, verdict
-from .undone import causes_of
+from .single_mistakes import causes_of
 
 #: GitHub shows ten annotations of each level per step; one of them is the verdict.
 _ANNOTATIONS = 9

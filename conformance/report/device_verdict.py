@@ -12,8 +12,8 @@ from gradconform.results import Report, Result
 
 from .by_oracles import by_oracles
 from .lines import Line, count
-from .probed import Device, devices
-from .to_mend import culprits
+from .probed_devices import Device, devices
+from .to_fix import culprits
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
-from .to_mend import operations_in
+from .to_fix import operations_in
 
 #: From worst to best. ``rounding``: the excess over the rule is below :data:`_LITTLE` times its bound. ``unsupported``:
 #: plain autograd raises. ``not judged``: an error of the adapter, the kit or the environment. ``withheld``: a skip list

@@ -19,8 +19,8 @@ from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role, count
 from .operations import STANDINGS, standings, told
-from .to_mend import Culprit, culprits
-from .undone import causes_of
+from .single_mistakes import causes_of
+from .to_fix import Culprit, culprits
 
 #: Reasons for results without information that a short report shows.
 _BRIEF = 3
@@ -202,15 +202,15 @@ def _imprecise(report: Report) -> Section:
     return Section(heading=heading, items=tuple(items), brief=_NAMED_ALIKE)
 
 
-def to_mend(report: Report) -> Section:
+def to_fix(report: Report) -> Section:
     """Return the operations to fix on the report's devices, the worst first."""
     found = culprits(report)
     several = count(len(found), "operation")
-    items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
+    items = tuple(Item(text=_line_to_fix(number, one)) for number, one in enumerate(found, start=1))
     return Section(heading=f"fix on the device: {several}, worst first", role="bad", items=items)
 
 
-def _mended(number: int, one: Culprit) -> str:
+def _line_to_fix(number: int, one: Culprit) -> str:
     size = "" if one.size is None else f"; wrong from {one.size:,} elements"
     passes = f"; {one.passes} passes" if one.passes else ""
     where = ", ".join(one.places)
@@ -220,7 +220,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in order; every layout shows a section that is added here.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_mend,
+    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_fix,
 )  # fmt: skip
 
 

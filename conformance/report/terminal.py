@@ -12,7 +12,7 @@ from .by_cause import Cause
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
-from .probed import Device, devices, left_out
+from .probed_devices import Device, devices, left_out
 from .sections import Section, idle_waivers, sections, waiver_file
 from .sentences import (
     against_manifest,

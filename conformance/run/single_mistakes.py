@@ -27,7 +27,14 @@ from gradconform.judge.finding import Finding, findings_in
 from gradconform.judge.gradients import gradients
 from gradconform.judge.values import NONFINITE
 from gradconform.process.interrupts import pass_on_an_interrupt
-from gradconform.reference.mistaken import FULL_INPUT, FULL_WEIGHT, INPUT, WEIGHT, MistakenAdapter, OneMistake
+from gradconform.reference.autograd_with_mistake import (
+    FULL_INPUT,
+    FULL_WEIGHT,
+    INPUT,
+    WEIGHT,
+    MistakenAdapter,
+    OneMistake,
+)
 from gradconform.trial.trial import Trial
 
 

@@ -19,9 +19,9 @@ from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
-from .passed import KeptLists, calls_of_weight, weights_for
+from .call_arguments import KeptLists, calls_of_weight, weights_for
 from .session import StageSession, let_go
-from .shown import shown_by_split, takes_edges
+from .tested_capabilities import shown_by_split, takes_edges
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree

@@ -21,7 +21,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.torch_releases.names import UnavailableError
 
-from .finding import Named, TargetError, no_module, refuse_missing
+from .lookup import Named, TargetError, no_module, refuse_missing
 
 #: The folders of Python and of installed packages.
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib", "purelib"))

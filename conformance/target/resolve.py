@@ -29,9 +29,9 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Tell
 
-from .finding import ENTRY_POINTS, Named, TargetError, registered
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
+from .lookup import ENTRY_POINTS, Named, TargetError, registered
 
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
 

@@ -25,8 +25,8 @@ from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn
 from gradconform.run.time_budget import TimeBudget
 from gradconform.waivers.waiver import Waivers
 
-from .charges import Ending, charged
 from .serving import places_to_run
+from .worker_exit import Ending, charged
 
 if TYPE_CHECKING:
     from gradconform.run.execution import OnResult, OnStart

@@ -14,8 +14,8 @@ import pytest
 from gradconform import check_stage_backward
 from gradconform.report.device_verdict import device_verdict, standing_of_devices
 from gradconform.report.page.pages import report_page
-from gradconform.report.sections import to_mend
-from gradconform.report.to_mend import culprits
+from gradconform.report.sections import to_fix
+from gradconform.report.to_fix import culprits
 from gradconform.results import Report, Result
 
 Command = Callable[..., Any]
@@ -169,7 +169,7 @@ def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
     report = report_of(result("blocks.full.mlp.above-2-15", status="error", kind="device", findings=findings))
     (mul,) = culprits(report)
     assert (mul.size, mul.passes) == (35, "")
-    (item,) = to_mend(report).items
+    (item,) = to_fix(report).items
     assert item.text == "1. aten::mul: 1 check on npu float32; wrong from 35 elements; aten::mul is wrong by itself"
 
 

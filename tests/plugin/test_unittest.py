@@ -15,7 +15,7 @@ from gradconform.plugins.unittest import conformance_case, instantiate
 from gradconform.plugins.unittest.cases import CheckNotJudgedError, Conformance
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 from gradconform.user_input.values import SelectionError
 
 

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from gradconform.process.serving import Orders, Tell
 from gradconform.runtime import Runtime
-from gradconform.target.finding import Named, TargetError, registered
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.loading import load
+from gradconform.target.lookup import Named, TargetError, registered
 from gradconform.target.resolve import load_registered, registered_targets, resolve
 from gradconform.user_input.values import nearest
 

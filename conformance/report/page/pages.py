@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from gradconform.reading.comparison import Comparison, compare, surroundings
-from gradconform.report import probed, sections, sentences
+from gradconform.report import probed_devices, sections, sentences
 from gradconform.report.comparison import TOLD
 from gradconform.report.device_verdict import is_of_devices, standing_of_devices
 from gradconform.report.lines import Line, count
@@ -69,8 +69,8 @@ def _of_one(report: Report) -> dict[str, Any]:
         "numbers": (*sentences.torch_untested(report), *sentences.numerics(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
         "told": partial(told_of, report),
-        "devices": probed.devices(report),
-        "left_out": probed.left_out(report),
+        "devices": probed_devices.devices(report),
+        "left_out": probed_devices.left_out(report),
         "waivers": sections.waivers(report),
         "counts": {status: report.summary[status] for status in STATUSES},
         "areas": areas_by_cell(report.results),
@@ -89,7 +89,7 @@ def _headline(report: Report) -> list[Line]:
     """Return the verdict, or the verdict on each device and the operations to fix there."""
     if not is_of_devices(report):
         return [Line(sentences.verdict(report), sentences.tone(report))]
-    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_mend(report).items)]
+    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_fix(report).items)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from gradconform.contract.space.checks import ROWS, quick_rows
 from gradconform.contract.space.dimensions import DIMENSIONS
 from gradconform.drive.receive_buffers import ReceiveBuffers
 from gradconform.drive.upstream_graph import UpstreamGraph
-from gradconform.target.passed import KeptLists, ListChangedError, weights_for
+from gradconform.target.call_arguments import KeptLists, ListChangedError, weights_for
 
 
 def test_buffers_are_filled_again_once_their_micro_batch_is_done() -> None:

@@ -25,7 +25,7 @@ _Open = Mapping[Place, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Undone:
+class _Explained:
     """A mistake as text, the results with the findings that it explains, and how many more causes disappear."""
 
     text: str
@@ -43,7 +43,7 @@ def causes_of(failed: Sequence[Result], levels: Sequence[str] = ("MUST", "SHOULD
     return causes
 
 
-def _as_cause(one: _Undone, level: str) -> Cause:
+def _as_cause(one: _Explained, level: str) -> Cause:
     """Return a mistake as a cause; its text is the first finding of its smallest result."""
     own = [result for result in one.results if result.level == level]
     smallest = smallest_of(own)
@@ -55,11 +55,11 @@ def _as_cause(one: _Undone, level: str) -> Cause:
     return replace(shown, results=tuple(own), likely=one.text, needs="", gone=gone)
 
 
-def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
+def _mistakes(failed: Sequence[Result]) -> tuple[list[_Explained], list[Result]]:
     """Return the mistakes, and the results with the findings that no mistake explains."""
     results = {result.place: result for result in failed}
     open_: dict[Place, frozenset[int]] = {place: frozenset(range(len(one.findings))) for place, one in results.items()}
-    found: list[_Undone] = []
+    found: list[_Explained] = []
     tried: set[_Key] = set()
     while (best := _best(results, open_, tried)) is not None:
         key, text, explained = best
@@ -69,7 +69,7 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Undone], list[Result]]:
         largest = _largest(parts)
         gone = len(_groups(results, open_) - _groups(results, after) - {largest})
         if gone or any((part.level, *key) != largest for part in parts for key in groups([part])):
-            found.append(_Undone(text, tuple(parts), gone))
+            found.append(_Explained(text, tuple(parts), gone))
             open_ = after
     left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
     return found, left

@@ -9,7 +9,7 @@ import pytest
 from gradconform import contract
 from gradconform.reference import split
 from gradconform.replay.script import Replayed, failing_trial
-from gradconform.replay.straight import Straight
+from gradconform.replay.short_script import ShortScript
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
@@ -35,7 +35,7 @@ def replayed(check: str, target: str = "torch") -> Replayed:
 
 
 def straight(check: str, where: str) -> str | None:
-    return Straight(CHECKS[check], where, ("It MUST.",), 20).text()
+    return ShortScript(CHECKS[check], where, ("It MUST.",), 20).text()
 
 
 @pytest.mark.parametrize("check", SHORT)
@@ -72,7 +72,7 @@ def test_a_trial_that_asks_for_more_is_written_in_full(check: str) -> None:
 def test_a_script_that_fails_what_is_right_as_well_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     where = "torch.distributed.pipelining._backward"
     assert straight("split.gradients.tied-apart", where) is not None
-    monkeypatch.setattr("gradconform.replay.straight.RIGHT", where)
+    monkeypatch.setattr("gradconform.replay.short_script.RIGHT", where)
     assert straight("split.gradients.tied-apart", where) is None
 
 

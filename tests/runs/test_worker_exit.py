@@ -18,9 +18,9 @@ from gradconform.process.worker import Exit
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
 from gradconform.workers import isolated
-from gradconform.workers.charges import Ending, charged
 from gradconform.workers.isolated import IsolatedRun
 from gradconform.workers.serving import exhaustion, places_to_run, serve
+from gradconform.workers.worker_exit import Ending, charged
 
 BEGUN = Result(
     check="full.gradients.mlp",

@@ -59,7 +59,7 @@ def compare(name, expected, got):
 
 
 @dataclass(frozen=True, slots=True)
-class Straight:
+class ShortScript:
     """A check of one trial, and the place of the functions (``where``): a module, or one with an object in it.
 
     ``head`` are the paragraphs that the script begins with.
