@@ -140,6 +140,36 @@ def test_the_root_has_at_most_ten_modules_and_the_page_lists_them() -> None:
     assert len(found) <= 10
 
 
+def small_modules() -> dict[str, str]:
+    """Return the only importer of each module of fewer than 80 lines that has one importer."""
+    importers: dict[str, set[str]] = {}
+    for edge in graph().within():
+        importers.setdefault(edge.imported, set()).add(edge.module)
+    return {
+        name: next(iter(importers[name]))
+        for name, path in graph().modules.items()
+        if path.name != "__init__.py" and length(name) < 80 and len(importers.get(name, ())) == 1
+    }
+
+
+def length(module: str) -> int:
+    return len(graph().modules[module].read_text(encoding="utf-8").splitlines())
+
+
+def test_the_page_lists_the_small_modules_with_one_importer_with_a_true_reason() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|`]+) \| (`[\w.]+`(?:, `[\w.]+`)*) \|$", text, re.MULTILINE)
+    listed = {reason: [f"gradconform.{name}" for name in re.findall(r"[\w.]+", names)] for reason, names in rows}
+    found = small_modules()
+    assert sorted(name for names in listed.values() for name in names) == sorted(found)
+    for name in listed["the importer is in another folder"]:
+        assert folder_of(name) != folder_of(found[name]), name
+    for name in listed["together they have more than 400 lines"]:
+        assert length(name) + length(found[name]) > 400, name
+    for name in listed["a start stays fast: imported at its first use"]:
+        assert {edge.late for edge in graph().within() if edge.imported == name} == {True}, name
+
+
 def test_the_page_is_short_and_each_path_that_it_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 130
