@@ -46,7 +46,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     asked = asked_of(options.names, "quick")
     tried = asked.listed - len(asked.untried)
-    print(asked.told)
+    print(asked.description)
     print(Figure("entries tried", f"{tried / asked.listed:.1%}", f"{TRIED:.0%}", "operations.py"))
     if options.wrong:
         _make_wrong([check for check in asked.checks if check.id.startswith("ops.full.")])
@@ -60,7 +60,7 @@ def _make_wrong(checks: Sequence[Check]) -> None:
     able = {name: found for name, found in outcomes.items() if found is not None}
     for name, found in able.items():
         if not found.named:
-            print(f"  {name}: {found.told}")
+            print(f"  {name}: {found.description}")
     share = sum(found.named for found in able.values()) / len(able)
     print(f"{len(callers)} operations reach the device, of {len(able)} of which a wrong result shows in an entry")
     print(Figure("wrong operations named", f"{share:.1%}", f"{NAMED:.0%}", "operations.py"))

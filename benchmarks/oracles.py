@@ -53,7 +53,7 @@ def _judge(checks: list[OracleCheck], device: torch.device, dtype: str) -> None:
     results = [oracles.run(check) for check in checks]
     taken = time.perf_counter() - started
     for found in by_oracles(results):
-        print(f"\n{dtype}, {taken:.0f} s: {found.told}")
+        print(f"\n{dtype}, {taken:.0f} s: {found.text}")
         rate = f"{found.compared / taken * SECONDS:,.0f} in two minutes"
         print(Figure(f"{found.oracle} in {dtype}", rate, f"{CALLS:,} kernel calls", "oracles.py"))
     print(f"{dict(Counter(result.status for result in results))}")

@@ -61,7 +61,7 @@ def _told(
         given |= {"within": folder, "longest": LONGEST}
         left = dict(enumerate(commands))
         with closing(Worker("gradconform.benching.commands:run_commands", given, quiet=True)) as worker:
-            for heard in worker.told():
+            for heard in worker.messages():
                 if isinstance(heard, Exit):
                     lost = (f"the process that runs commands ended with {heard.words}: {heard.last_line}",)
                     yield from (

@@ -179,7 +179,7 @@ class Crashes:
             self.lost_s += result.duration_s
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return the text after other counts; empty if no check has ended its process."""
         return f", {crashed(self.times, self.lost_s, self.allowed)}" if self.times else ""
 
@@ -218,7 +218,7 @@ class Areas:
 
     def _print(self, area: str) -> None:
         results = self._results.pop(area)
-        more = self._crashes.told if any(result.ended for result in results) else ""
+        more = self._crashes.text if any(result.ended for result in results) else ""
         line = tally_line(area.ljust(self._column), results, self._planned[area], more)
         _tell([line], self._console)
 
@@ -283,9 +283,9 @@ def _bar(
 
         def on_news(news: Place | Result) -> None:
             if isinstance(news, Place):
-                tell(_short(news.check), more=crashes.told)
+                tell(_short(news.check), more=crashes.text)
             else:
-                tell(done=True, counts=news.status in FAILED, more=crashes.told)
+                tell(done=True, counts=news.status in FAILED, more=crashes.text)
 
         yield on_news
 

@@ -21,7 +21,7 @@ def query_target(work: str, target: str, **given: Any) -> dict[str, Any]:
     wait = waiting(f"importing target {target!r}", time_limit())
     with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
-        said = next(worker.told())
+        said = next(worker.messages())
     if isinstance(said, Exit):
         raise RunRefusedError(_ended(target, said), EXIT_ENVIRONMENT)
     return dict(said)
@@ -43,7 +43,7 @@ def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict
     while left:
         with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True)) as worker:
             worker.expect(time_limit())
-            for said in worker.told():
+            for said in worker.messages():
                 target = left.pop(0)
                 yield target, {"problem": _ended(target, said)} if isinstance(said, Exit) else dict(said)
                 if not left:

@@ -41,7 +41,7 @@ class OnBlocks:
     left_out: Mapping[str, int]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         parts = [f"{self.blocks} blocks at {self.stages} sizes"]
         if self.left_out:

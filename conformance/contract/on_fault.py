@@ -32,7 +32,7 @@ class OnFaults:
     checks: tuple[Check, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{len(self.checks)}, each to be found by a check that names it"
 

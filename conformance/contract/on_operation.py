@@ -45,7 +45,7 @@ class OnOperations:
     outcomes: Mapping[str, Outcomes]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         tried = self.listed - len(self.untried)
         share = f"{tried} of {self.listed} operations that torch {installed()} lists as differentiable"

@@ -61,7 +61,7 @@ class OnOracles:
     oracles: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{', '.join(self.oracles)}, each on every operation that is judged"
 

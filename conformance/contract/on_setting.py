@@ -57,7 +57,7 @@ class OnSettings:
     settings: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{', '.join(self.settings)}, each on {len(_STAGES) + len(_BLOCKS)} stages"
 

@@ -77,7 +77,7 @@ class Choice:
         return None if measured is None else NumericProfile.from_dict(measured)
 
     @property
-    def told(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, Any] | None:
         """Return the report's entry on the devices as JSON values; None if only the CPU was named."""
         if not (self.probes or self.skipped):
             return None

@@ -214,7 +214,7 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
         closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True)) as worker,
     ):
         worker.expect(limit)
-        for said in worker.told():
+        for said in worker.messages():
             if isinstance(said, Exit):
                 at = f"what comes after {at}" if at in known else at
                 last = f": {said.last_line[:200]}" if said.last_line else ""

@@ -32,12 +32,12 @@ class SoFar:
     """The tensors of one run that were judged so far.
 
     ``pairs`` has the gradients, got and expected, that were judged last, by stage and parameter. ``whole`` has all of a
-    stage's. ``told`` has the tensors that were found wrong, by stage and name.
+    stage's. ``reported`` has the tensors that were found wrong, by stage and name.
     """
 
     pairs: dict[tuple[int, str], tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     whole: dict[int, tuple[Grads, Grads]] = field(default_factory=dict)
-    told: set[tuple[int, str]] = field(default_factory=set)
+    reported: set[tuple[int, str]] = field(default_factory=set)
 
 
 @by_numeric_rule
@@ -83,9 +83,9 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
     for seen in chain(_late(evidence, step, wanted), returned_values(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
-            if key in so_far.told:
+            if key in so_far.reported:
                 continue
-            so_far.told.add(key)
+            so_far.reported.add(key)
         yield seen
 
 
@@ -198,7 +198,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
     if last is not None and last[0] is step.param_grads and last[1] is wanted.param_grads:
         return
     so_far.whole[stage] = (step.param_grads, wanted.param_grads)
-    known = {where for of, where in so_far.told if of == stage}
+    known = {where for of, where in so_far.reported if of == stage}
     for name, expected in wanted.param_grads.items():
         got = step.param_grads.get(name)
         pair = so_far.pairs.get((stage, name))

@@ -86,8 +86,8 @@ def _named(text: str) -> Iterator[StageCase]:
     named = Named(text, text, word="stage")
     for prefix, models_of in _LIBRARIES.items():
         if text.startswith(prefix):
-            for part, build, example in models_of(text, named.told):
-                yield _fed(build, example, f"{text} {part}".strip(), named.told)
+            for part, build, example in models_of(text, named.description):
+                yield _fed(build, example, f"{text} {part}".strip(), named.description)
             return
     made, module = load(named)
     if not isinstance(made, ModuleType):
@@ -96,8 +96,8 @@ def _named(text: str) -> Iterator[StageCase]:
     offered = list(_offered(module))
     if not offered:
         msg = (
-            f"{named.told} defines no stage; expected a module, or a function or module class without arguments; "
-            f"name one, such as {text}:build_stage"
+            f"{named.description} defines no stage; expected a module, or a function or module class "
+            f"without arguments; name one, such as {text}:build_stage"
         )
         raise StageError(msg)
     for name in offered:
@@ -128,7 +128,9 @@ def _called_alone(made: object) -> bool:
 def _case(made: object, home: ModuleType, named: Named) -> StageCase:
     build, example = _built(made, home, named)
     module = build()
-    return _fed(build, guessed(module, named.told) if example is None else example, named.text, named.told)
+    return _fed(
+        build, guessed(module, named.description) if example is None else example, named.text, named.description
+    )
 
 
 def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> StageCase:
@@ -145,7 +147,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
     if isinstance(made, nn.Module):
         return lambda: copy.deepcopy(made), _example_of(named, made, home)
     if not callable(made):
-        msg = f"{named.told}: expected a module, or a function that returns one; got {made!r:.60}"
+        msg = f"{named.description}: expected a module, or a function that returns one; got {made!r:.60}"
         raise StageError(msg)
     factory = cast("Callable[[], object]", made)
     first = _called(factory, named)
@@ -153,7 +155,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
         example = first[1] if len(first) == 2 else first[1:]  # noqa: PLR2004 (a pair)
         return lambda: cast("tuple[nn.Module]", factory())[0], _called(example, named) if callable(example) else example
     if not isinstance(first, nn.Module):
-        msg = f"{named.told}: expected a module or (module, {_EXAMPLE}), got {first!r:.60}"
+        msg = f"{named.description}: expected a module or (module, {_EXAMPLE}), got {first!r:.60}"
         raise StageError(msg)
     return cast("Callable[[], nn.Module]", factory), _example_of(named, factory, first, home)
 
@@ -174,5 +176,5 @@ def _called(factory: Callable[[], object], named: Named) -> object:
             return factory()
     except BaseException as error:
         pass_on_an_interrupt(error)
-        msg = f"{named.told} could not be called without arguments: {type(error).__name__}: {error}"
+        msg = f"{named.description} could not be called without arguments: {type(error).__name__}: {error}"
         raise StageError(msg) from error

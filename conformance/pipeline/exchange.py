@@ -73,7 +73,7 @@ def _case_of(values: dict[str, Any]) -> Case | StepCase:
 class Outcome:
     """The outcome of one case on one rank.
 
-    ``raised`` is an exception with its traceback, ``told`` its first cause in a line, ``at`` the time then in seconds.
+    ``raised`` is an exception with its traceback, ``cause`` its first cause in a line, ``at`` the time then in seconds.
     ``unsupported`` is the reason why it was not tried.
     """
 
@@ -84,7 +84,7 @@ class Outcome:
     bit_equal: bool | None = None
     duration_s: float = 0.0
     raised: str | None = None
-    told: str = ""
+    cause: str = ""
     at: float = 0.0
     unsupported: str | None = None
 

@@ -130,7 +130,7 @@ class RankProcess:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"the runtime refuses it: {error}")
         except BaseException as error:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             at, cause = time.time(), str(Raised.of(error))
-            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), told=cause, at=at)
+            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), cause=cause, at=at)
         found, headrooms = findings_in(judged), headrooms_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
         return Outcome(

@@ -212,7 +212,7 @@ def _first(ended: Ended, timeout: float) -> _First:
 
 
 def _raised(outcome: Outcome) -> _First:
-    return _First(outcome.rank, f"raised {outcome.told}", (outcome.raised or "").strip(), "raised")
+    return _First(outcome.rank, f"raised {outcome.cause}", (outcome.raised or "").strip(), "raised")
 
 
 def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:

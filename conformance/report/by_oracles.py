@@ -26,7 +26,7 @@ class ByOracle:
         return f"{self.compared:,} {_COMPARED[self.oracle]}"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return compared and total numbers, and how many cases were skipped for which reason."""
         sort = "kernel" if self.oracle == LAYOUT else "sample"
         text = f"{self.oracle}: {self.brief}, of {count(len(self.tried), sort)}"

@@ -18,7 +18,7 @@ from .single_mistakes import causes_of
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 
 #: The kinds of change in print order, with headings; a change that belongs to another kind too is skipped.
-TOLD: dict[str, tuple[str, Role]] = {
+HEADINGS: dict[str, tuple[str, Role]] = {
     "new_failures": ("new failures", "bad"),
     "newly_unsupported": ("judged before, unsupported now", "bad"),
     "newly_not_run": ("judged before, not run now", "bad"),
@@ -46,7 +46,7 @@ def comparison_lines(found: Comparison, condition: Expression, width: int, detai
         *wrapped(f"new   {_run(found.new)}", width, hanging=6),
         Line(),
     ]
-    for name, (heading, role) in TOLD.items():
+    for name, (heading, role) in HEADINGS.items():
         changes = found.changes[name]
         if changes:
             tell = _LAID_OUT.get(name, _each)
@@ -123,7 +123,7 @@ def comparison_markdown(found: Comparison, condition: Expression) -> str:
         "comparison.md.j2",
         conclusion=conclusion(found, condition),
         runs={"base": _run(found.base), "new": _run(found.new)},
-        told=[(TOLD[name][0], changes) for name in TOLD if (changes := found.changes[name])],
+        told=[(HEADINGS[name][0], changes) for name in HEADINGS if (changes := found.changes[name])],
         listed=_LISTED,
         result=_told,
         said=_said,

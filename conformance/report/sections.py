@@ -185,7 +185,7 @@ def _by_oracles(report: Report) -> Section:
     items = []
     for name in dict.fromkeys(result.device for result in report):
         found = by_oracles(result for result in report if result.device == name)
-        items += [Item(text=f"{name} {one.told}") for one in found]
+        items += [Item(text=f"{name} {one.text}") for one in found]
     return Section(heading="compared without a second device", items=tuple(items))
 
 

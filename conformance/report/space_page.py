@@ -30,7 +30,7 @@ def space_page() -> str:
         claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
-        elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in UNCOVERED],
+        uncovered=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in UNCOVERED],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
     )

@@ -74,7 +74,7 @@ class OperationOracles:
                 found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))
         oracle = together(found)
-        findings = samples.told(check, by_trial)
+        findings = samples.reported_findings(check, by_trial)
         if findings:
             return {**self._wrong(findings), "oracle": oracle}
         if not oracle["compared"]:

@@ -94,7 +94,7 @@ class Run:
             shard=options.shard,
         )
         self._withheld = withheld_from(self.plan.items, options.skip_operations)
-        self._extra += self._withheld.told
+        self._extra += self._withheld.description
         #: Guards this process; None if the target is one of the kit's own.
         self.guard: Guard | None = Guard()
         self.target: Target = resolve(options.target, extra=adapters)
@@ -171,7 +171,7 @@ class Run:
             extra=self._extra,
             shard=self.plan.shard,
             waivers=None if self.waivers is None else self.waivers.record(),
-            devices=self.choice.told,
+            devices=self.choice.as_json,
             contract=self.options.contract,
             options=self.options.to_json(),
             made=self._made,
@@ -271,26 +271,26 @@ def _checks_of(
         of_operations = _on_operations(options, measured)
         found = to_json(of_operations.outcomes)
         own += of_operations.checks
-        extra.append(f"operations: {of_operations.told}")
+        extra.append(f"operations: {of_operations.description}")
         if options.oracle:
             by_oracles = on_oracle.asked_of(options.oracle, of_operations)
             own += by_oracles.checks
-            extra.append(f"oracles: {by_oracles.told}")
+            extra.append(f"oracles: {by_oracles.description}")
     elif options.oracle:
         msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
         raise SelectionError(msg)
     if options.block:
         of_blocks = on_block.asked_of(options.block, options.sizes)
         own += of_blocks.checks
-        extra.append(f"blocks: {of_blocks.told}")
+        extra.append(f"blocks: {of_blocks.description}")
     if options.setting:
         under = on_setting.asked_of(options.setting)
         own += under.checks
-        extra.append(f"settings: {under.told}")
+        extra.append(f"settings: {under.description}")
     if options.fault:
         known = on_fault.asked_of(options.fault, checks_of(options.contract))
         own += known.checks
-        extra.append(f"known faults: {known.told}")
+        extra.append(f"known faults: {known.description}")
     named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
     if named and not own:
         msg = f"none of the selected parts can be judged: {'; '.join(extra)}"

@@ -169,7 +169,7 @@ class Runner:
         if self._adapter_problem and not self.place_unmet:  # an unclaimed dtype or device may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         tried, silent, readings = self._judged_trials(check, measured)
-        findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
+        findings = samples.reported_findings(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
             findings, silent = findings_in(judged), findings_in(judged)

@@ -13,7 +13,7 @@ from gradconform.trial.trial import Trial
 from .single_mistakes import JudgedTrial
 
 
-def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
+def reported_findings(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
     """Return the findings of a check; for a check on an operation, those of its first failing sample.
 
     The needs of a finding name the sample, by its number in torch's list, and how many of the tried ones fail.

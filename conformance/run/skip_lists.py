@@ -64,10 +64,10 @@ class SkipList:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """The skipped items of a run: the reason, by place; ``told`` reports it before anything runs."""
+    """The skipped items of a run: the reason, by place; ``description`` reports it before anything runs."""
 
     reasons: Mapping[Place, str]
-    told: tuple[str, ...]
+    description: tuple[str, ...]
 
     def result(self, item: Item) -> Result | None:
         """Return the result of an item that is skipped, or None for one that is run."""

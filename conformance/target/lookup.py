@@ -47,7 +47,7 @@ class Named:
     word: str = "target"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The beginning of a message about it."""
         return f"{self.word} {self.text!r}"
 
@@ -78,7 +78,7 @@ def refuse_missing(named: Named) -> None:
     """
     where, attribute = named.parts
     if "\0" in where:  # from a settings file: neither a path nor a module contains it
-        msg = f"{named.told} contains a null character; expected {FORMS}"
+        msg = f"{named.description} contains a null character; expected {FORMS}"
         raise TargetError(msg)
     if where.endswith(".py"):
         refuse_missing_file(where, named)
@@ -97,14 +97,14 @@ def refuse_missing_file(where: str, named: Named) -> None:
     if not is_file(path):
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
         hint = f"; nearest files: {', '.join(near)}" if near else ""
-        msg = f"{named.told}: the file {where!r} does not exist{hint}"
+        msg = f"{named.description}: the file {where!r} does not exist{hint}"
         raise TargetError(msg)
 
 
 def _folder(where: str, named: Named) -> str:
     files = sorted(path.name for path in Path(where).glob("*.py"))
     there = f"; it contains {_some(files)}" if files else "; it contains no Python file"
-    return f"{named.told} is a folder; expected {FORMS}{there}"
+    return f"{named.description} is a folder; expected {FORMS}{there}"
 
 
 def _module(name: str, named: Named) -> Path | None:
@@ -140,7 +140,7 @@ def no_module(missing: str, named: Named) -> str:
     known = list(named.known)
     as_file = named.parts[0].replace(".", "/") + ".py"
     if is_file(Path(as_file)):
-        return f"{named.told}: cannot import module {missing!r}, but the file {as_file} exists; use that name"
+        return f"{named.description}: cannot import module {missing!r}, but the file {as_file} exists; use that name"
     near = difflib.get_close_matches(named.text, known, n=3)
     modules = difflib.get_close_matches(missing, _modules_here(), n=3)
     hints = [f"nearest registered names: {', '.join(near)}"] if near else []
@@ -148,9 +148,9 @@ def no_module(missing: str, named: Named) -> str:
     hints += [f"registered names: {', '.join(known)}"] if known and not hints else []
     hint = "".join(f"; {one}" for one in hints)
     if not known:
-        return f"{named.told}: cannot import module {missing!r}{hint}. Expected {FORMS}"
+        return f"{named.description}: cannot import module {missing!r}{hint}. Expected {FORMS}"
     return (
-        f"{named.told} is not a registered name, and module {missing!r} cannot be imported{hint}. "
+        f"{named.description} is not a registered name, and module {missing!r} cannot be imported{hint}. "
         f"Expected a registered name, {FORMS}"
     )
 
@@ -165,9 +165,9 @@ def _no_submodule(outer: str, missing: str, spec: ModuleSpec, named: Named) -> s
         names = list(_defined(Path(spec.origin))) if spec.has_location and spec.origin else []
         near = difflib.get_close_matches(missing, names, n=1)
         hint = f"; did you mean {outer}:{near[0]}?" if near else _there(names)
-        return f"{named.told}: {outer} is a module, not a package{hint}"
+        return f"{named.description}: {outer} is a module, not a package{hint}"
     inside = sorted(_inside(spec.submodule_search_locations))
-    return f"{named.told}: {outer} has no module {missing!r}{_near(missing, inside)}"
+    return f"{named.description}: {outer} has no module {missing!r}{_near(missing, inside)}"
 
 
 def _inside(folders: Iterable[str]) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _refuse_missing_name(source: Path, name: str, where: str, named: Named) -> N
     """Raise if the source of a module shows that it has no such name."""
     names = _names(source)
     if names is not None and name not in names:
-        msg = f"{named.told}: {where} has no {name!r}{_near(name, list(_defined(source)))}"
+        msg = f"{named.description}: {where} has no {name!r}{_near(name, list(_defined(source)))}"
         raise TargetError(msg)
 
 

@@ -101,7 +101,7 @@ class CheckWorker:
 
     def _take(self, message: Message) -> Result | None:
         if "gone" in message:
-            self._announced = Ending.told(message)
+            self._announced = Ending.from_message(message)
             return None
         record = message["record"]
         if record == "started":

@@ -42,7 +42,7 @@ class Ending:
         return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)), limit=exit_.limit)
 
     @classmethod
-    def told(cls, message: Any) -> Ending:
+    def from_message(cls, message: Any) -> Ending:
         """Return the end that a worker announced: out of memory, or a broken device."""
         memory = message["gone"] == "memory"
         what = "memory ran out" if memory else "the device was lost"

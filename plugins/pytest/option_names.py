@@ -38,7 +38,7 @@ class PluginOption:
         return self.ini.upper()
 
     @property
-    def told(self) -> str:
+    def help_text(self) -> str:
         """The help text, with the default and the two other names."""
         several = "; repeatable" if self.option.kind in {"several", "paths"} else ""
         names = f"default: {self.option.shown}; ini: {self.ini}; environment: {self.variable}"
@@ -67,10 +67,15 @@ def add_options(parser: pytest.Parser) -> None:
         name = {} if one.option.kind == "switch" else {"metavar": one.option.metavar}
         # %: argparse formats help texts.
         group.addoption(
-            one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
+            one.flag,
+            dest=one.ini,
+            default=None,
+            help=one.help_text.replace("%", "%%"),
+            **name,
+            **_ACTIONS[one.option.kind],
         )
         ini_type: Any = "int" if type(one.option.default) is int and _NATIVE else _INI_TYPES[one.option.kind]
-        parser.addini(one.ini, one.told, type=ini_type, default=None)
+        parser.addini(one.ini, one.help_text, type=ini_type, default=None)
 
 
 _ACTIONS: Mapping[Kind, dict[str, Any]] = {

@@ -58,7 +58,7 @@ def test_nothing_is_asked_where_the_cpu_alone_is_named(found: Any) -> None:
         (device, dtype) for device in ("cpu", "cpu:0") for dtype in ("float32", "float64", "bfloat16", "float16")
     )
     assert asked == []
-    assert choose(["cpu"]).told is None
+    assert choose(["cpu"]).as_json is None
 
 
 def test_a_type_is_one_device_and_an_asterisk_is_every_index(found: Any) -> None:

@@ -62,7 +62,7 @@ def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_th
     assert (noted.action, noted.inside, read_mark(tmp_path / "mark").inside) == ("0F0", True, False)
     told = "RuntimeError: each parameter stands there twice", "RuntimeError: Connection closed by peer"
     outcomes = [
-        Outcome(case=STEP.id, rank=rank, raised=f"Traceback\n{text}", told=text, at=float(rank))
+        Outcome(case=STEP.id, rank=rank, raised=f"Traceback\n{text}", cause=text, at=float(rank))
         for rank, text in enumerate(told)
     ]
     marks = {0: noted, 1: replace(noted, action="act 3 (train)")}

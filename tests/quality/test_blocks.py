@@ -83,7 +83,7 @@ def test_a_mistake_in_large_tensors_alone_is_found_above_that_size_and_not_below
 def test_what_does_not_fit_into_memory_is_left_out_and_told() -> None:
     asked = asked_of(["rms-norm"], "full")
     assert set(asked.left_out) >= {"rms-norm at-2-31", "rms-norm above-2-31"}
-    assert "left out for want of memory" in asked.told
+    assert "left out for want of memory" in asked.description
     assert asked.stages + len(asked.left_out) == len(rungs("full"))
 
 

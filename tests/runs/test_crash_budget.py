@@ -131,6 +131,6 @@ def test_nothing_is_said_where_no_check_ended_its_process() -> None:
     assert against_manifest(report).endswith("ran; 1 planned but not run")
     crashes = Crashes(20)
     crashes.add(result())
-    assert crashes.told == ""
+    assert crashes.text == ""
     crashes.add(result(ended="hang", duration_s=61.4))
-    assert crashes.told == ", crashed or hung 1 of 20 times (61 s lost)"
+    assert crashes.text == ", crashed or hung 1 of 20 times (61 s lost)"

@@ -12,7 +12,7 @@ from gradconform.contract.space.dimensions import DIMENSIONS
 from gradconform.report.clauses import clause_of
 from gradconform.results import STATUSES
 
-from .rows import Row, Told, area_of
+from .rows import ReportedResult, Row, area_of
 
 #: The placeholder for a check's id in a command that serves many checks.
 CHECK = "CHECK"
@@ -138,16 +138,16 @@ def commands_again(rows: Sequence[Row]) -> list[Again]:
     """Return the command of most quiet rows of each run and cell, with :data:`CHECK` in place of the id."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for row in rows:
-        for run, told in enumerate(row.told):
-            if told is not None and row.quiet and told.command is not None:
-                found.setdefault((run, row.cell), Counter())[_pattern(told)] += 1
+        for run, reported in enumerate(row.reported):
+            if reported is not None and row.quiet and reported.command is not None:
+                found.setdefault((run, row.cell), Counter())[_pattern(reported)] += 1
     return [Again(*place, patterns.most_common(1)[0][0]) for place, patterns in found.items()]
 
 
-def _pattern(told: Told) -> str:
-    return f" {told.command} ".replace(f" {told.result.check} ", f" {CHECK} ", 1).strip()
+def _pattern(reported: ReportedResult) -> str:
+    return f" {reported.command} ".replace(f" {reported.result.check} ", f" {CHECK} ", 1).strip()
 
 
-def is_told_once(told: Told, run: int, cell: str, again: Iterable[Again]) -> bool:
+def is_shown_once(reported: ReportedResult, run: int, cell: str, again: Iterable[Again]) -> bool:
     """Return whether a shared command also serves this result."""
-    return any((one.run, one.cell) == (run, cell) and one.command == _pattern(told) for one in again)
+    return any((one.run, one.cell) == (run, cell) and one.command == _pattern(reported) for one in again)
