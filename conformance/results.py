@@ -46,6 +46,9 @@ Sort = Literal[
     "buffer", "requires_grad flag", "entry of what W returns", "micro-batch", "module", "thing",
 ]  # fmt: skip
 
+#: The names in JSON of the fields that have another name in Python.
+JSON_NAMES = {"error_ratio": "headroom"}
+
 #: How a check ended its process; the system ends a process as ``killed`` if memory runs out.
 EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
 
@@ -77,11 +80,11 @@ class Place(NamedTuple):
 class Result:
     """The verdict on one check, on one device and dtype.
 
-    ``headroom`` is the largest error/bound ratio: 0 if everything was bit-equal to plain autograd, above 1 if a value
-    was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or of the error (``kit``,
-    ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds: ``environment`` if plain
-    autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it, and ``gradconform.coverage.NOTHING``
-    if an oracle has nothing to compare.
+    ``error_ratio`` (in JSON ``headroom``) is the largest error/bound ratio: 0 if everything was bit-equal to plain
+    autograd, above 1 if a value was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or
+    of the error (``kit``, ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds:
+    ``environment`` if plain autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it, and
+    ``gradconform.coverage.NOTHING`` if an oracle has nothing to compare.
 
     ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
     repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference
@@ -117,7 +120,7 @@ class Result:
     status: Status
     requirement: str
     message: str = ""
-    headroom: float | None = None
+    error_ratio: float | None = None
     duration_s: float = 0.0
     kind: str | None = None
     bit_equal: bool | None = None
@@ -166,7 +169,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        values = asdict(self)
+        values = {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
         del values["exhausted"]
         values["findings"] = [dict(finding) for finding in self.findings]
         values |= {"programs": list(self.programs), "unclaimed": list(self.unclaimed)}
@@ -184,7 +187,9 @@ class Result:
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
         several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed", "undone")}
-        return cls(**{**values, **several})
+        named = {python: values[name] for python, name in JSON_NAMES.items() if name in values}
+        rest = {name: value for name, value in values.items() if name not in JSON_NAMES.values()}
+        return cls(**{**rest, **named, **several})
 
 
 def now() -> str:

@@ -41,8 +41,8 @@ def show_replay_result(result: Result, before: Result | None, *, script: str | N
     ``script`` is the command that writes a failure as a script, if there is one.
     """
     # For a failure without a wrong value, the largest error has no meaning.
-    tells = result.headroom is not None and (result.status == "passed" or result.headroom > 1)
-    numbers = f"; the largest error/bound is {result.headroom:.3g}" if tells else ""
+    tells = result.error_ratio is not None and (result.status == "passed" or result.error_ratio > 1)
+    numbers = f"; the largest error/bound is {result.error_ratio:.3g}" if tells else ""
     write(
         [
             *wrapped(result.requirement, width()),
@@ -69,5 +69,5 @@ def show_written_script(path: str, check: str, needs: str, command: str) -> None
 def _compared(result: Result, before: Result | None) -> str:
     if before is None:
         return ""
-    same = (result.status, result.message, result.headroom) == (before.status, before.message, before.headroom)
+    same = (result.status, result.message, result.error_ratio) == (before.status, before.message, before.error_ratio)
     return "same result as in the report, to the last digit" if same else f"in the report: {before.status}"

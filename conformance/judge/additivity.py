@@ -203,7 +203,7 @@ def _rounds(alone: SingleOperation, one: _Gradients, judged: Judgement, divided:
         stage, leaves = alone.in_dtype(other)
         again = {wide.name: wide for wide in _gradients(alone, stage, leaves, divided)}
     except (OperationError, RuntimeError, TypeError):  # the device, or the operation, has no such dtype
-        return judged.headroom <= _LITTLE
+        return judged.error_ratio <= _LITTLE
     if one.name not in again:
         return False
     wide = again[one.name]
@@ -220,4 +220,4 @@ def _finding(entry: str, one: _Gradients, judged: Judgement) -> Finding:
         f"{describe(got, wanted)} from its rows in micro-batches; it differs by {judged.error:.3g}"
     )
     cause = Cause(Mistake.ROWS_MIXED, names=(entry,))
-    return Finding("mismatch", entry, "", text, judged.error, judged.bound, judged.headroom, cause)
+    return Finding("mismatch", entry, "", text, judged.error, judged.bound, judged.error_ratio, cause)

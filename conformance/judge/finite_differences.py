@@ -115,4 +115,4 @@ def _finding(entry: Entry, said: str) -> Finding:
         by_slopes, by_backward = (" ".join(one.split()) for one in numbers.groups())
         text = f"{head[1]}: finite differences give {by_slopes}, the backward {by_backward}"
     cause = Cause(Mistake.SLOPE_WRONG, names=(entry.name,))
-    return Finding("mismatch", entry.name, "", text, headroom=float("inf"), cause=cause)
+    return Finding("mismatch", entry.name, "", text, error_ratio=float("inf"), cause=cause)

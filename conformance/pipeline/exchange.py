@@ -80,7 +80,7 @@ class Outcome:
     case: str
     rank: int
     findings: tuple[Finding, ...] = ()
-    headroom: float | None = None
+    error_ratio: float | None = None
     bit_equal: bool | None = None
     duration_s: float = 0.0
     raised: str | None = None

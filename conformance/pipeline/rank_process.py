@@ -25,7 +25,7 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.registry import load_plugins
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
-from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, Judged, Measured, error_ratios_in, findings_in
 from gradconform.process.serving import write_stacks_to
 from gradconform.reference.install_in_torch import install
 from gradconform.results import finite
@@ -131,14 +131,14 @@ class RankProcess:
         except BaseException as error:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             at, cause = time.time(), str(Raised.of(error))
             return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), cause=cause, at=at)
-        found, headrooms = findings_in(judged), headrooms_in(judged)
+        found, error_ratios = findings_in(judged), error_ratios_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
         return Outcome(
             case=case.id,
             rank=self.rank,
             findings=tuple(found),
-            headroom=finite(max(headrooms, default=None)),
-            bit_equal=not found and not any(headrooms),
+            error_ratio=finite(max(error_ratios, default=None)),
+            bit_equal=not found and not any(error_ratios),
             duration_s=time.perf_counter() - started,
         )
 

@@ -61,15 +61,15 @@ class _First:
 def verdict_of(case: Case | StepCase, outcomes: Sequence[Outcome], job: Job) -> Verdict:
     """Return the verdict on a case that every rank has finished."""
     findings = [finding for outcome in outcomes for finding in outcome.findings]
-    headrooms = [outcome.headroom for outcome in outcomes if outcome.headroom is not None]
+    error_ratios = [outcome.error_ratio for outcome in outcomes if outcome.error_ratio is not None]
     reasons = sorted({outcome.unsupported for outcome in outcomes if outcome.unsupported is not None})
     refused = {"status": "unsupported", "message": "\n".join(reasons)} if reasons else {}
     result = case.result(
         job.device,
         job.dtype,
         findings,
-        headroom=max(headrooms, default=None),
-        bit_equal=None if not headrooms else all(outcome.bit_equal is not False for outcome in outcomes),
+        error_ratio=max(error_ratios, default=None),
+        bit_equal=None if not error_ratios else all(outcome.bit_equal is not False for outcome in outcomes),
         duration_s=max((outcome.duration_s for outcome in outcomes), default=0.0),
         **refused,
     )

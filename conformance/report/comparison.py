@@ -183,7 +183,7 @@ def _told(result: Result | None) -> str:
         return "no result"
     parts = [result.status.replace("_", " ")]
     parts += [str(result.kind)] if result.kind else []
-    parts += [f"error/bound {result.headroom:.2g}"] if result.headroom else []
+    parts += [f"error/bound {result.error_ratio:.2g}"] if result.error_ratio else []
     return f"{', '.join(parts)}, {result.duration_s:.2f} s"
 
 
@@ -197,4 +197,5 @@ def _change_values(change: Change) -> dict[str, Any]:
 
 def _result_values(result: Result) -> dict[str, Any]:
     names = ("status", "level", "kind", "message", "headroom", "duration_s")
-    return {name: getattr(result, name) for name in names}
+    values = result.to_dict()
+    return {name: values[name] for name in names}

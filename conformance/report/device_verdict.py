@@ -153,7 +153,7 @@ def _imprecise(results: list[Result]) -> Iterator[str]:
 
 def _repeated(results: list[Result]) -> Iterator[str]:
     """Yield in how many checks two runs from one seed were bit-equal."""
-    twice = [one for one in results if one.headroom is not None and one.device.partition(":")[0] != "cpu"]
+    twice = [one for one in results if one.error_ratio is not None and one.device.partition(":")[0] != "cpu"]
     if not twice:  # the CPU runs plain autograd twice only if a check requires repeats
         twice = [one for one in results if one.repeats_bit_equal is not None]
     apart = [one.oracle_spread for one in twice if one.oracle_spread]

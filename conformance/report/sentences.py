@@ -169,13 +169,17 @@ def torch_untested(report: Report) -> tuple[str, ...]:
 
 
 def _near(results: Sequence[Result]) -> str:
-    compared = [result for result in results if result.status == "passed" and result.headroom is not None]
+    compared = [result for result in results if result.status == "passed" and result.error_ratio is not None]
     if not compared:
         return ""
     equal = sum(bool(result.bit_equal) for result in compared)
     text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
-    nearest = _worst(compared, lambda result: result.headroom)
-    more = f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})" if nearest.headroom else ""
+    nearest = _worst(compared, lambda result: result.error_ratio)
+    more = (
+        f"; the largest error is {nearest.error_ratio:.2g} of its bound ({nearest.check})"
+        if nearest.error_ratio
+        else ""
+    )
     return text + more
 
 

@@ -72,7 +72,7 @@ def withdrawn(result: Result, reason: str) -> Result:
         kind="environment",
         message=f"no result of the process that judged this counts: {reason}",
         findings=(),
-        headroom=None,
+        error_ratio=None,
         bit_equal=None,
         repeats_bit_equal=None,
         memory=None,

@@ -75,7 +75,7 @@ def worst_first(findings: Sequence[Finding]) -> list[Finding]:
     Findings without numbers, such as a missing gradient, come before the others.
     """
     actions = list(dict.fromkeys(finding.action for finding in findings))
-    far = {id(one): math.inf if one.headroom is None else one.headroom for one in findings}
+    far = {id(one): math.inf if one.error_ratio is None else one.error_ratio for one in findings}
     return sorted(findings, key=lambda one: (actions.index(one.action), -far[id(one)]))
 
 

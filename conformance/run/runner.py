@@ -26,7 +26,7 @@ from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
-from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, RefusedError, error_ratios_in, findings_in
 from gradconform.judge.state import same_bits
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
@@ -173,7 +173,7 @@ class Runner:
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
             findings, silent = findings_in(judged), findings_in(judged)
-            measured.headrooms += headrooms_in(judged)
+            measured.error_ratios += error_ratios_in(judged)
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
@@ -205,7 +205,7 @@ class Runner:
                 found = self._first_wrong_modules.annotate(check, trial, found)
             tried.append(JudgedTrial(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
-            measured.add(evidence, headrooms_in(judged))
+            measured.add(evidence, error_ratios_in(judged))
             if check.pooled is not None:
                 if found:
                     break

@@ -138,7 +138,7 @@ def properties(result: Result) -> list[tuple[str, object]]:
         "level": result.level,
         "requirement": result.requirement,
         "status": result.status,
-        "headroom": result.headroom,
+        "headroom": result.error_ratio,
         "waiver": None if result.waiver is None else result.waiver["issue"],
     }
     shown = {name: for_terminal(value) if isinstance(value, str) else value for name, value in values.items()}

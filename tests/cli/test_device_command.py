@@ -129,7 +129,7 @@ FINDING = {
 
 
 def result(check: str, **values: Any) -> Result:
-    given = {"status": "passed", "device": "npu", "dtype": "float32", "message": "", "headroom": None, **values}
+    given = {"status": "passed", "device": "npu", "dtype": "float32", "message": "", "error_ratio": None, **values}
     return Result(check=check, level="MUST", requirement="B MUST", duration_s=0.0, **given)
 
 
@@ -212,10 +212,10 @@ def test_no_section_of_the_page_is_empty() -> None:
 
 
 def test_what_else_is_known_of_a_device_stands_beside_its_verdict() -> None:
-    more = {"headroom": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
+    more = {"error_ratio": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
     report = report_of(
         result("full.gradients.mlp", off_device_share=0.25, oracle_spread=1e-7, **more),
-        result("full.gradients.lstm", off_device_share=0.0, headroom=0.0),
+        result("full.gradients.lstm", off_device_share=0.0, error_ratio=0.0),
         result("faults.found.overwrite"),
         result("faults.found.doubled", status="error", kind="kit"),
     )

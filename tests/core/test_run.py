@@ -133,7 +133,7 @@ def test_what_a_watch_raises_under_plain_autograd_is_an_error_of_the_kit(
 def test_what_is_right_passes_with_its_numbers() -> None:
     result = ran(ActingAdapter())
     assert result.status == "passed"
-    assert result.headroom == 0.0
+    assert result.error_ratio == 0.0
     assert result.bit_equal
     assert (result.device, result.dtype, result.level) == ("cpu", "float32", "MUST")
     assert result.requirement == "B MUST be right."
@@ -147,8 +147,8 @@ def test_what_is_wrong_fails_with_program_message_and_findings() -> None:
     assert result.message.splitlines()[0].startswith("program F0 B0")
     assert "input 0, after B0: worst at [" in result.message
     assert [finding["where"] for finding in result.findings] == ["input 0"]
-    assert result.headroom is not None
-    assert result.headroom > 1
+    assert result.error_ratio is not None
+    assert result.error_ratio > 1
     assert not result.bit_equal
 
 

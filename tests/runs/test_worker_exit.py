@@ -36,7 +36,7 @@ KILLED = Ending(kind="killed", text="the process was ended by SIGKILL")
 
 
 def result(status: Any, **values: Any) -> Result:
-    return Result(**{**BEGUN.to_dict(), "findings": (), "status": status, **values})
+    return Result.from_dict({**BEGUN.to_dict(), "findings": (), "status": status, **values})
 
 
 WRONG = result("failed", kind="error", findings=({"kind": "error", "text": "raised MemoryError: no more"},))

@@ -221,7 +221,7 @@ def error_ranges_by_cell(results: Sequence[Result]) -> list[ErrorRanges]:
     """Return the checks counted by their largest error, for each device and dtype on which the run compared values."""
     grouped: dict[str, list[Result]] = {}
     for result in results:
-        if result.headroom is not None:
+        if result.error_ratio is not None:
             grouped.setdefault(cell_of(result), []).append(result)
     return [_error_ranges(cell, found) for cell, found in grouped.items()]
 
@@ -237,7 +237,7 @@ def _error_ranges(cell: str, results: Sequence[Result]) -> ErrorRanges:
 
 
 def _range(result: Result) -> int:
-    return 0 if not result.headroom else 1 + bisect_left(_ENDS, result.headroom)
+    return 0 if not result.error_ratio else 1 + bisect_left(_ENDS, result.error_ratio)
 
 
 def _series(result: Result) -> str:
