@@ -120,16 +120,16 @@ class Coverage:
     def left_out(self) -> str:
         """The unjudged checks and the reason, in words that follow a number of checks; empty if all were judged."""
         missing = [way for way in WAYS if way not in self.ways]
-        told = [f"{' and '.join(missing)} backward not tested"] if missing else []
+        reported = [f"{' and '.join(missing)} backward not tested"] if missing else []
         if self.options:
-            told.append(f"{self.options} optional {'check' if self.options == 1 else 'checks'} skipped")
+            reported.append(f"{self.options} optional {'check' if self.options == 1 else 'checks'} skipped")
         if self.refused:
-            told.append(f"{self.refused} refused by UnsupportedError")
+            reported.append(f"{self.refused} refused by UnsupportedError")
         if self.withheld:
-            told.append(f"not claimed: {', '.join(_WORDS.get(claim, claim) for claim in self.withheld)}")
+            reported.append(f"not claimed: {', '.join(_WORDS.get(claim, claim) for claim in self.withheld)}")
         if self.impossible:
-            told.append(f"{self.impossible} that plain autograd cannot run here")
-        return "".join(f"; {words}" for words in told)
+            reported.append(f"{self.impossible} that plain autograd cannot run here")
+        return "".join(f"; {words}" for words in reported)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the coverage as JSON values."""

@@ -346,8 +346,8 @@ class Report:
     def decided(self) -> dict[str, Any]:
         """The conclusions from the results, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
         verdict, judged = self.verdict, self.coverage
-        told = None if judged is None else judged.to_dict()
-        return {"verdict": verdict, "conforms": verdict == "conforms", "extent": told}
+        reported = None if judged is None else judged.to_dict()
+        return {"verdict": verdict, "conforms": verdict == "conforms", "extent": reported}
 
     @property
     def scope(self) -> str:

@@ -45,18 +45,20 @@ class CommandReport:
         return self.causes[0][0] if self.causes else None
 
 
-def report_of_command(command: Sequence[str], exit_code: int, seconds: float, report: Path, said: str) -> CommandReport:
+def report_of_command(
+    command: Sequence[str], exit_code: int, seconds: float, report: Path, output: str
+) -> CommandReport:
     """Return what a command told, from its report where it has written one, else from what it ``said``."""
-    told = CommandReport(command=tuple(command), exit_code=exit_code, seconds=seconds)
+    reported = CommandReport(command=tuple(command), exit_code=exit_code, seconds=seconds)
     try:
         results = values_of(report.read_text(encoding="utf-8"))["results"]
     except (OSError, ValueError, KeyError):
-        last = " ".join(said.split())[-300:]
-        return replace(told, errors=(last if exit_code == EXIT_ENVIRONMENT else f"no report: {last}",))
+        last = " ".join(output.split())[-300:]
+        return replace(reported, errors=(last if exit_code == EXIT_ENVIRONMENT else f"no report: {last}",))
     failed = [result for result in results if result["status"] == "failed"]
     counted = Counter(kind for result in failed for kind in _kinds(result))
     return replace(
-        told,
+        reported,
         judged=sum(result["status"] in {"passed", "failed"} for result in results),
         failed=tuple(result["check"] for result in failed),
         causes=tuple(counted.most_common()),

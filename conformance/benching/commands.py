@@ -24,7 +24,7 @@ from gradconform.process.serving import Orders, Tell, end_with
 _PERIOD_S = 0.02
 
 #: The files of a command in its folder: its report, and what it prints.
-REPORT, SAID = "report.json", "said"
+REPORT, OUTPUT = "report.json", "said"
 
 #: Runs a command of the kit from its words, and returns its exit code.
 Command = Callable[[Sequence[str]], int]
@@ -77,9 +77,9 @@ def _forked(command: Command, words: Sequence[str], folder: Path) -> int:
 
 def _run(command: Command, words: Sequence[str], folder: Path) -> NoReturn:
     """Run a command in its folder, and end this process with its exit code."""
-    said = os.open(folder / SAID, os.O_WRONLY | os.O_CREAT)
-    os.dup2(said, sys.stdout.fileno())
-    os.dup2(said, sys.stderr.fileno())
+    output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
     os.chdir(folder)
     try:
         code = command([*words, "--json", str(folder / REPORT)])

@@ -130,8 +130,8 @@ class Bench:
     @property
     def processor(self) -> float:
         """The processor time that all commands took, in seconds; one that two defects share counts once."""
-        told = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
-        return sum(one.processor for one in told.values())
+        reported = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
+        return sum(one.processor for one in reported.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""

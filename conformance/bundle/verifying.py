@@ -112,15 +112,15 @@ def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
-    told = {
+    pairs = {
         "statement": (stated["statement"], statement(report)),
         "target": (stated["target"], dict(report.target)),
         "kit": (stated["kit"], report.kit),
         "contract": (stated["contract"], report.contract),
         "environment": (environment, dict(report.environment)),
     }
-    for name, (said, reported) in told.items():
-        if said != reported:
+    for name, (claimed, reported) in pairs.items():
+        if claimed != reported:
             yield f"the {name} differs from the report's"
 
 

@@ -109,14 +109,14 @@ def complain(text: str) -> None:
 
     On a terminal, the message is wrapped; for a pipe, it is one line.
     """
-    told = for_terminal(f"gradconform: {text.rstrip()}")
+    reported = for_terminal(f"gradconform: {text.rstrip()}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
-            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
-            told = "\n".join(line.text for lines in each for line in lines)
-        print(told, file=sys.stderr, flush=True)  # noqa: T201 (command output)
+            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in reported.splitlines())
+            reported = "\n".join(line.text for lines in each for line in lines)
+        print(reported, file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def _print(text: str) -> None:

@@ -32,9 +32,9 @@ def device(arguments: argparse.Namespace) -> int:
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
         found = judge(arguments, file, order=_turn, fresh=True)
-    told = device_verdict(found.report, Counter(place.device for place in found.planned))
-    write(list(told.lines))
-    return EXIT_DOES_NOT if told.wrong else found.code
+    reported = device_verdict(found.report, Counter(place.device for place in found.planned))
+    write(list(reported.lines))
+    return EXIT_DOES_NOT if reported.wrong else found.code
 
 
 #: The areas after the contract in a dtype. Known faults follow all dtypes: they say least about the device.

@@ -73,10 +73,10 @@ def _targets() -> list[TargetState]:
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=count) as pool:
-        found = [one for some in pool.map(_told, (names[start::count] for start in range(count))) for one in some]
+        found = [one for some in pool.map(_states, (names[start::count] for start in range(count))) for one in some]
     return sorted(found, key=lambda one: one.name)
 
 
-def _told(names: Sequence[str]) -> list[TargetState]:
-    told = query_targets("gradconform.target.resolve:tell_targets", names)
-    return [TargetState(name=name, **said) for name, said in told]
+def _states(names: Sequence[str]) -> list[TargetState]:
+    reported = query_targets("gradconform.target.resolve:tell_targets", names)
+    return [TargetState(name=name, **said) for name, said in reported]

@@ -69,16 +69,16 @@ def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
 def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, bool]:
     """Return the campaign, with each defect printed when it was found, and whether it was interrupted."""
     latest = Campaign()
-    asked, told, done, failing = arguments.max_examples, 0, 0, 0
+    asked, reported, done, failing = arguments.max_examples, 0, 0, 0
     console = terminal() if on_terminal() else None
     with progress_bar(console, "random examples", asked, name_width=16, counted="failures") as show:
 
         def tell(campaign: Campaign) -> None:
-            nonlocal latest, told, done, failing
+            nonlocal latest, reported, done, failing
             latest = replace(campaign, defects=list(campaign.defects))
-            for defect in campaign.defects[told:]:
-                told += 1
-                write(defect_lines(told, defect, width(), _command(arguments)), console)
+            for defect in campaign.defects[reported:]:
+                reported += 1
+                write(defect_lines(reported, defect, width(), _command(arguments)), console)
             show(done=campaign.examples - done, counts=campaign.failing - failing)
             done, failing = campaign.examples, campaign.failing
 

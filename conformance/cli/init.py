@@ -158,8 +158,8 @@ def installed_from_disk() -> bool:
 
 def _origin() -> dict[str, Any]:
     """Return the installer's record of the kit's origin (PEP 610); empty for a package index."""
-    told = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
-    return dict(json.loads(told)) if told else {}
+    reported = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
+    return dict(json.loads(reported)) if reported else {}
 
 
 def _torch_range() -> str:

@@ -43,8 +43,8 @@ def remember(report: Report) -> None:
     """Store the failed checks of a run; for a check that did not run, the stored state is kept."""
     file = _file(report.options)
     failed = {result.check for result in report.failures}
-    told = {result.check for result in report if result.status != "not_run"}
-    known = sorted(failed | (set(_read(file)) - told))
+    reported = {result.check for result in report if result.status != "not_run"}
+    known = sorted(failed | (set(_read(file)) - reported))
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(str(file), json.dumps(known))

@@ -55,7 +55,7 @@ def fill(
     actions = {_name(action): action for action in parser._actions}  # noqa: SLF001 (argparse has no public name for it)
     actions = {name: action for name, action in actions.items() if name not in _ACTS}
     excluded = {id(one) for group in parser._mutually_exclusive_groups for one in _given_beside(group, arguments)}  # noqa: SLF001 (likewise)
-    told = []
+    reported = []
     for source in _sources(actions, folder, variables):
         taken = []
         for name, value in source.values.items():
@@ -65,8 +65,8 @@ def fill(
                 setattr(arguments, action.dest, found)
                 taken.append(name)
         if taken:
-            told.append(f"options from {source.name}: {', '.join(taken)}")
-    return told
+            reported.append(f"options from {source.name}: {', '.join(taken)}")
+    return reported
 
 
 def _name(action: argparse.Action) -> str:

@@ -57,7 +57,7 @@ def replay(arguments: argparse.Namespace) -> int:
         run = _run_of(wanted)
         if arguments.script is not None:
             return _write_script(run, wanted, arguments.script)
-        return _told(run, wanted)
+        return _run_and_report(run, wanted)
 
 
 def _without_target(what: str) -> str:
@@ -120,10 +120,10 @@ def _run_of(wanted: _Wanted) -> Run:
     return run
 
 
-def _told(run: Run, wanted: _Wanted) -> int:
+def _run_and_report(run: Run, wanted: _Wanted) -> int:
     (item,), others = run.plan.items, wanted.options.but(device="cpu", dtype="float32", seed=None).words("results")
-    told = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
-    show_replayed_check(wanted.check, run.empty_report(), wanted.report, told)
+    reported = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
+    show_replayed_check(wanted.check, run.empty_report(), wanted.report, reported)
     report = run.run()
     (result,) = report.results
     again = command_again(report, result) if _replayed(run, item).has_script else None

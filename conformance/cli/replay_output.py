@@ -12,13 +12,13 @@ from gradconform.version import KIT_VERSION
 from .console import width, write
 
 
-def show_replayed_check(check: str, now: Report, then: Report | None, told: Sequence[str]) -> None:
-    """Print the check, the target and the options in ``told``, and the differences from the run ``then``.
+def show_replayed_check(check: str, now: Report, then: Report | None, reported: Sequence[str]) -> None:
+    """Print the check, the target and the options in ``reported``, and the differences from the run ``then``.
 
     The differences explain why numbers may differ.
     """
     text = f"gradconform {KIT_VERSION} replays {check} on {now.target['name']} {now.target['version'] or ''}".rstrip()
-    write([*wrapped(f"{text}: {', '.join(told)}", width(), role="heading")])
+    write([*wrapped(f"{text}: {', '.join(reported)}", width(), role="heading")])
     write([line for one in _differences(now, then) for line in wrapped(one, width(), role="warning")])
 
 
@@ -62,8 +62,8 @@ def show_replay_result(result: Result, before: Result | None, *, script: str | N
 
 def show_written_script(path: str, check: str, needs: str, command: str) -> None:
     """Print what a script runs and needs, and then the command that runs it."""
-    told = wrapped(f"wrote {path}: it runs {check} with {needs}", width(), hanging=4)
-    write([*told, *command_lines("run", command, width())])
+    reported = wrapped(f"wrote {path}: it runs {check} with {needs}", width(), hanging=4)
+    write([*reported, *command_lines("run", command, width())])
 
 
 def _compared(result: Result, before: Result | None) -> str:

@@ -43,7 +43,7 @@ def replay_pipeline(arguments: argparse.Namespace, report: Report | None = None,
     """Run one check of a pipeline again; return 0 if it passes, 1 if it fails, 5 if it could not be judged."""
     wanted = _wanted(arguments, report, before)
     with current_folder_first():
-        return _told(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
+        return _run_and_report(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
 
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
@@ -74,11 +74,11 @@ def _case(check: str) -> StepCase:
     return known[check]
 
 
-def _told(wanted: _Wanted) -> int:
+def _run_and_report(wanted: _Wanted) -> int:
     options = wanted.options
     prepared = prepared_pipeline(argparse.Namespace(target=wanted.target, **_typed(options)))
-    told = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
-    show_replayed_check(wanted.check, prepared.report, wanted.report, told)
+    reported = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
+    show_replayed_check(wanted.check, prepared.report, wanted.report, reported)
     found: list[Result] = []
     stopped = prepared.run(found.append)
     if not found:

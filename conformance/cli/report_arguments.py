@@ -118,7 +118,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
     errors, slower checks, and differences of the environment. The exit code is 6 if the condition of --fail-on is true.
     """
     column = max(map(len, NAMES))
-    names = "\n  ".join(f"{name:<{column}} {told}" for name, told in NAMES.items())
+    names = "\n  ".join(f"{name:<{column}} {reported}" for name, reported in NAMES.items())
     one.epilog = f"{_LANGUAGE.format(names=names)}\n{EXIT_CODES}"
     one.add_argument("base", metavar="BASE.json", help="report of the base run")
     one.add_argument("new", metavar="NEW.json", help="report of the new run")

@@ -73,14 +73,14 @@ def _read_elsewhere(arguments: argparse.Namespace) -> None:
     """
     resumed = arguments.resume is not None
     named = {name: getattr(arguments, name) for name in OPTIONS}
-    told = fill(arguments, arguments.parser, Path(), os.environ)
-    if told:
+    reported = fill(arguments, arguments.parser, Path(), os.environ)
+    if reported:
         refuse_unwritable_outputs(arguments)
         keep_output_for_the_report(arguments)
     if resumed:
         vars(arguments).update(named)
-    elif told and not arguments.list and ReportOutput.of(arguments).shows_progress:
-        write([line for one in told for line in wrapped(one, width(), hanging=4)])
+    elif reported and not arguments.list and ReportOutput.of(arguments).shows_progress:
+        write([line for one in reported for line in wrapped(one, width(), hanging=4)])
     begin(arguments)
 
 
@@ -222,12 +222,14 @@ def _recorded(found: RecordedRun) -> RunOptions:
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
     """Raise :class:`~gradconform.files.records.RecordsError` if ``header`` is not that of the resumed run."""
     before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
-    told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
-    told += _changed_files(found.header.files, header.files)
-    if not told and found.header.places != header.places:
-        told = ["the checks differ"]
-    if told:
-        msg = f"--resume {found.path}: this run differs from the recorded one: {'; '.join(told)}. Start a new run"
+    reported = [
+        f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()
+    ]
+    reported += _changed_files(found.header.files, header.files)
+    if not reported and found.header.places != header.places:
+        reported = ["the checks differ"]
+    if reported:
+        msg = f"--resume {found.path}: this run differs from the recorded one: {'; '.join(reported)}. Start a new run"
         raise RecordsError(msg)
 
 

@@ -65,8 +65,8 @@ class Explained:
 
 
 def _lines(several: Mapping[str, ExplainedCheck] | Mapping[str, ExplainedStage]) -> str:
-    told = (f"{json.dumps(name)}: {json.dumps(asdict(one), ensure_ascii=False)}" for name, one in several.items())
-    return ",\n".join(told)
+    reported = (f"{json.dumps(name)}: {json.dumps(asdict(one), ensure_ascii=False)}" for name, one in several.items())
+    return ",\n".join(reported)
 
 
 def explanations_of(version: str) -> Path:
@@ -92,5 +92,5 @@ def _read(path: Path, written: int) -> Explained:
 
 
 def _check(values: dict[str, object]) -> ExplainedCheck:
-    told = tupled(values)
-    return ExplainedCheck(**{**told, "tried": tuple(Program(**one) for one in told["tried"])})
+    reported = tupled(values)
+    return ExplainedCheck(**{**reported, "tried": tuple(Program(**one) for one in reported["tried"])})

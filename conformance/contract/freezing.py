@@ -49,8 +49,8 @@ def _written(trial: Trial) -> str:
     """Return a trial as text with its stages' names, without default settings."""
     usual = Trial(stages=trial.stages, program=trial.program)
     names = [field.name for field in fields(Trial) if field.name not in {"stages", "program"}]
-    told = {name: getattr(trial, name) for name in names if getattr(trial, name) != getattr(usual, name)}
-    shown = (f"{name}={sorted(value) if isinstance(value, frozenset) else value!r}" for name, value in told.items())
+    reported = {name: getattr(trial, name) for name in names if getattr(trial, name) != getattr(usual, name)}
+    shown = (f"{name}={sorted(value) if isinstance(value, frozenset) else value!r}" for name, value in reported.items())
     return "\n".join([" ".join(case.name for case in trial.stages), trial.program, *shown])
 
 
@@ -111,8 +111,8 @@ def traits_of_random_stages() -> str:
 
 
 def _refusal(before: FrozenContract, found: list[str]) -> str:
-    told = "".join(f"\n  {line}" for line in found)
+    reported = "".join(f"\n  {line}" for line in found)
     return (
         f"contract {before.version} was released on {before.released} and changes no more; "
-        f"expected its checks as they were. What is new has a later `since`, what leaves an `until`{told}"
+        f"expected its checks as they were. What is new has a later `since`, what leaves an `until`{reported}"
     )

@@ -48,8 +48,8 @@ class OnBlocks:
             least, most = min(self.left_out.values()) / 2**30, max(self.left_out.values()) / 2**30
             needed = f"{least:.0f} to {most:,.0f} GiB" if most - least >= 1 else f"{most:.0f} GiB"
             names = sorted({name.partition(" ")[2] for name in self.left_out})
-            told = f"{len(self.left_out)} at {', '.join(names)}, which take about {needed}"
-            parts.append(f"left out for want of memory: {told}, where {room() / 2**30:.0f} GiB may be taken")
+            reported = f"{len(self.left_out)} at {', '.join(names)}, which take about {needed}"
+            parts.append(f"left out for want of memory: {reported}, where {room() / 2**30:.0f} GiB may be taken")
         return "; ".join(parts)
 
 

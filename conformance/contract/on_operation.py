@@ -117,7 +117,7 @@ def unlike_first(samples: Sequence[Sample], wanted: int | None) -> Iterator[int]
 
 def _features(sample: Sample) -> frozenset[object]:
     others, tensors = sample.form
-    told = [(at, other) for at, other in enumerate(others)]
+    reported = [(at, other) for at, other in enumerate(others)]
     shapes = [(at, one[0]) for at, one in enumerate(tensors)]
     dimensions = [(at, "dimensions", len(one[0])) for at, one in enumerate(tensors)]
-    return frozenset([*told, *shapes, *dimensions, ("tensors", len(tensors)), ("others", len(others))])
+    return frozenset([*reported, *shapes, *dimensions, ("tensors", len(tensors)), ("others", len(others))])

@@ -73,8 +73,8 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
         raise SelectionError(msg)
     items = _items(some, cells)
     if not items:
-        told = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
-        msg = f"no selected check runs in {told}; name another dtype"
+        reported = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
+        msg = f"no selected check runs in {reported}; name another dtype"
         raise SelectionError(msg)
     plan = Plan(items, len(_items(manifest, cells)), known)
     return plan if shard is None else _part(plan, shard)

@@ -144,7 +144,7 @@ def _chosen(  # noqa: PLR0913 (as above)
     cells = [cell for device, discovered in chosen.items() for cell in found.cells(device, dtypes, discovered)]
     if not cells:
         tried = f"{', '.join(n.text for n in names)} in {', '.join(dtypes)}"
-        msg = f"no device and dtype can be used; tried {tried}: {_told(found.skipped)}"
+        msg = f"no device and dtype can be used; tried {tried}: {_described(found.skipped)}"
         raise UnusableDeviceError(msg)
     indices = {device: found.indices(device) for device in chosen if not is_cpu(device)}
     used = {index for several in indices.values() for index in several}
@@ -157,7 +157,7 @@ def is_cpu(device: str) -> bool:
     return device.partition(":")[0] == "cpu"
 
 
-def _told(skipped: Sequence[Skipped]) -> str:
+def _described(skipped: Sequence[Skipped]) -> str:
     return "; ".join(" ".join(filter(None, (one.device, one.dtype, one.reason))) for one in skipped) or "nothing found"
 
 
@@ -265,8 +265,8 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
     """Return the choice of one device and one dtype; raise for names that represent several."""
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
-        told = ", ".join(" ".join(cell) for cell in choice.cells)
-        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {told}"
+        reported = ", ".join(" ".join(cell) for cell in choice.cells)
+        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {reported}"
         raise SelectionError(msg)
     return choice
 

@@ -245,9 +245,9 @@ class Device:
         """Return the object's ``c`` of the numeric rule by dtype; raises ``ValueError`` for an invalid number."""
         own = self._part("tolerance")
         found = dict(own) if isinstance(own, Mapping) else {n: own(n) for n in DTYPE_NAMES} if callable(own) else {}
-        told = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
-        refuse_no_tolerances(told)
-        return told
+        reported = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
+        refuse_no_tolerances(reported)
+        return reported
 
     @property
     def known_limits(self) -> Mapping[str, Any]:

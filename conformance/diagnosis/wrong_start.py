@@ -202,19 +202,19 @@ def _counted(evidence: Evidence, again: Rerun, all_given: list[Given]) -> Iterat
         None if given is None or not weights.get(n) else given * weights[n] for n, given in enumerate(again.given)
     ]
     what = "slot" if evidence.trial.hand_grads else "output"
-    yield _told(what, weights, again, dict(zip(live, parts, strict=True))), again.grads(starts)
+    yield _cause_of(what, weights, again, dict(zip(live, parts, strict=True))), again.grads(starts)
 
 
-def _told(what: str, weights: Mapping[int, float], again: Rerun, parts: Mapping[int, Grads]) -> Cause:
+def _cause_of(what: str, weights: Mapping[int, float], again: Rerun, parts: Mapping[int, Grads]) -> Cause:
     missing = [n for n, weight in weights.items() if not weight]
     twice = [n for n, weight in weights.items() if weight > 1.0]
-    told = []
+    reported = []
     if missing:
         special = _special(again, missing, parts)
-        told.append(Cause(Mistake.OUTPUTS_MISSING, slots=tuple(missing), names=(what,), causes=special))
+        reported.append(Cause(Mistake.OUTPUTS_MISSING, slots=tuple(missing), names=(what,), causes=special))
     if twice:
-        told.append(Cause(Mistake.OUTPUTS_COUNTED_TWICE, slots=tuple(twice), names=(what,)))
-    return told[0] if len(told) == 1 else Cause(Mistake.SEVERAL, causes=tuple(told))
+        reported.append(Cause(Mistake.OUTPUTS_COUNTED_TWICE, slots=tuple(twice), names=(what,)))
+    return reported[0] if len(reported) == 1 else Cause(Mistake.SEVERAL, causes=tuple(reported))
 
 
 def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:

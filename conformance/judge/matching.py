@@ -68,8 +68,8 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
                 "rng_state=torch.get_rng_state() as it was before the forward, or a callable that runs the backward"
             )
             raise ValueError(msg)
-        told = {finding.where for finding in findings}
-        findings += [finding for finding in _compare(mb, got, wanted, plain) if finding.where not in told]
+        reported = {finding.where for finding in findings}
+        findings += [finding for finding in _compare(mb, got, wanted, plain) if finding.where not in reported]
     if findings:
         where = f"{type(stage).__name__} ({plain.dtypes})"
         count = f"{len(findings)} gradients differ" if len(findings) > 1 else "1 gradient differs"

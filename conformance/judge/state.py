@@ -67,14 +67,14 @@ def _differing(
     evidence: Evidence, what: str, alike: Callable[[Any, Any], bool], *, since: int = 0
 ) -> Iterator[Finding]:
     yield from raised(evidence.observation)
-    sort, told = _SORTS[what], set[str]()
+    sort, reported = _SORTS[what], set[str]()
     for step in evidence.observation.steps[since:]:
         wanted = evidence.oracle_step(step).state
         if step.state is None or wanted is None or getattr(step.state, what) is getattr(wanted, what):
             continue
         for name, got, expected in _entries(sort, getattr(step.state, what), getattr(wanted, what)):
-            if name not in told and not alike(got, expected):
-                told.add(name)
+            if name not in reported and not alike(got, expected):
+                reported.add(name)
                 text = f"differs from plain autograd{_numbers(got, expected)}"
                 yield Finding("changed", name, str(step.action), text, sort=sort)
 
@@ -169,13 +169,13 @@ def returned_apart(evidence: Evidence) -> Iterator[Finding]:
 
 def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
     yield from raised(evidence.observation)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
         usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it arrived
         stored = {f"gradient of {name}" for name in step.param_grads}
         for pair in step.shared:
-            if pair not in told and pair not in usual and of_params != stored.isdisjoint(pair):
-                told.add(pair)
+            if pair not in reported and pair not in usual and of_params != stored.isdisjoint(pair):
+                reported.add(pair)
                 sort: Sort = "parameter gradient" if pair[0] in stored else "input gradient"
                 yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}", sort=sort)
 
@@ -191,15 +191,15 @@ def upstream_goes_on(evidence: Evidence) -> Iterator[Finding]:
 def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients whose memory layout differs from plain autograd's."""
     yield from raised(evidence.observation)
-    told: set[str] = set()
+    reported: set[str] = set()
     for step in evidence.observation.steps:
         wanted = evidence.oracle_step(step).param_grads
         for name, grad in step.param_grads.items():
             expected = wanted.get(name)
-            if name in told or not (_is_strided(grad) and _is_strided(expected)) or grad.shape != expected.shape:
+            if name in reported or not (_is_strided(grad) and _is_strided(expected)) or grad.shape != expected.shape:
                 continue
             if grad.stride() != expected.stride():
-                told.add(name)
+                reported.add(name)
                 text = f"expected strides {expected.stride()}, got {grad.stride()}"
                 yield Finding("layout", name, str(step.action), text, sort="parameter gradient")
 

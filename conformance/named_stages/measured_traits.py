@@ -12,40 +12,40 @@ from gradconform.trees import OpaqueOutputError
 from .error import StageError
 
 
-def traits_of(case: StageCase, told: str) -> frozenset[str]:
+def traits_of(case: StageCase, description: str) -> frozenset[str]:
     """Return the traits that a stage shows in float32 or float64; raise where it cannot be judged by its gradients."""
-    return frozenset().union(*(_shown(case, dtype, told) for dtype in (torch.float32, torch.float64)))
+    return frozenset().union(*(_shown(case, dtype, description) for dtype in (torch.float32, torch.float64)))
 
 
-def _shown(case: StageCase, dtype: torch.dtype, told: str) -> frozenset[str]:
+def _shown(case: StageCase, dtype: torch.dtype, description: str) -> frozenset[str]:
     try:
         with interrupts_seen():
-            _refuse(case, dtype, told)
+            _refuse(case, dtype, description)
             return shown(case, dtype)
     except StageError:
         raise
     except OpaqueOutputError as error:
-        msg = f"{told}: {error}"
+        msg = f"{description}: {error}"
         raise StageError(msg) from error
     except BaseException as error:
         pass_on_an_interrupt(error)
         shapes = ", ".join(str(tuple(getattr(recipe, "shape", ()))) for recipe in case.inputs)
         msg = (
-            f"{told} failed to run forward and backward in {dtype}, which its gradients are judged in or compared "
-            f"with: {type(error).__name__}: {error}. Its arguments had the shapes {shapes}"
+            f"{description} failed to run forward and backward in {dtype}, which its gradients are judged in or "
+            f"compared with: {type(error).__name__}: {error}. Its arguments had the shapes {shapes}"
         )
         raise StageError(msg) from error
 
 
-def _refuse(case: StageCase, dtype: torch.dtype, told: str) -> None:
+def _refuse(case: StageCase, dtype: torch.dtype, description: str) -> None:
     """Raise for a stage that has no gradients, or that does not give the same twice."""
     first, second = outputs_twice(case, dtype)
     if not any(output.requires_grad for output in first):
-        msg = f"{told}: none of its outputs needs a gradient, so there is no backward to judge"
+        msg = f"{description}: none of its outputs needs a gradient, so there is no backward to judge"
         raise StageError(msg)
     if not all(map(alike, first, second)):
         msg = (
-            f"{told} gives different outputs for the same arguments, buffers and seed. Draw random values from torch's "
-            "generator, and keep state only in buffers"
+            f"{description} gives different outputs for the same arguments, buffers and seed. Draw random values from "
+            "torch's generator, and keep state only in buffers"
         )
         raise StageError(msg)

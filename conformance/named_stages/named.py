@@ -64,11 +64,11 @@ def described(case: StageCase, left_out: Mapping[str, int]) -> str:
     """
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)
     size = sum(parameter.numel() for parameter in module.parameters())
-    told = [f"{case.special}, {size:,} parameters", ", ".join(sorted(case.traits))]
+    description = [f"{case.special}, {size:,} parameters", ", ".join(sorted(case.traits))]
     if left_out:
         reasons = ", ".join(f"{count} as {reason}" for reason, count in left_out.items())
-        told.append(f"not asked on it: {reasons}")
-    return "; ".join(filter(None, told))
+        description.append(f"not asked on it: {reasons}")
+    return "; ".join(filter(None, description))
 
 
 def _named(text: str) -> Iterator[StageCase]:
@@ -133,13 +133,13 @@ def _case(made: object, home: ModuleType, named: Named) -> StageCase:
     )
 
 
-def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> StageCase:
+def _fed(build: Callable[[], nn.Module], example: Any, text: str, description: str) -> StageCase:
     """Return the stage that is built so and fed as an example is; it is named by the last part of ``text``."""
     module = build()
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text.rpartition(":")[2])
     name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "stage"
-    case = StageCase(name, text, build, recipes_of(example, module, told), own_values=True)
-    return replace(case, traits=traits_of(case, told))
+    case = StageCase(name, text, build, recipes_of(example, module, description), own_values=True)
+    return replace(case, traits=traits_of(case, description))
 
 
 def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], nn.Module], Any]:

@@ -33,9 +33,10 @@ def submodule_stage(case: StageCase, path: str) -> StageCase:
     call it, and for one that is no stage by itself.
     """
     called = _calls(case)
-    told = f"stage {case.special + MARK + path!r}"
+    description = f"stage {case.special + MARK + path!r}"
     if path not in called:
-        msg = f"{told}: the forward of {case.special} calls no module {path!r}; nearest: {nearest(path, called)[:200]}"
+        near = nearest(path, called)[:200]
+        msg = f"{description}: the forward of {case.special} calls no module {path!r}; nearest: {near}"
         raise StageError(msg)
     args, kwargs = called[path]
     build = case.build
@@ -44,12 +45,16 @@ def submodule_stage(case: StageCase, path: str) -> StageCase:
         return build().get_submodule(path)
 
     module = inner()
-    example = args if not kwargs else {**_by_name(module, args, told), **kwargs}
+    example = args if not kwargs else {**_by_name(module, args, description), **kwargs}
     word = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
     piece = StageCase(
-        f"{case.name}-{word}", case.special + MARK + path, inner, recipes_of(example, module, told), own_values=True
+        f"{case.name}-{word}",
+        case.special + MARK + path,
+        inner,
+        recipes_of(example, module, description),
+        own_values=True,
     )
-    return replace(piece, traits=traits_of(piece, told))
+    return replace(piece, traits=traits_of(piece, description))
 
 
 def calls(case: StageCase, path: str) -> bool:
@@ -91,10 +96,10 @@ def _calls(case: StageCase) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]
     return found
 
 
-def _by_name(module: nn.Module, args: tuple[Any, ...], told: str) -> dict[str, Any]:
+def _by_name(module: nn.Module, args: tuple[Any, ...], description: str) -> dict[str, Any]:
     """Return arguments by position under the names that the module's forward has for them."""
     names = list(inspect.signature(module.forward).parameters)
     if len(names) < len(args):
-        msg = f"{told}: its forward takes both named and unnamed arguments; wrap it in a module with named ones"
+        msg = f"{description}: its forward takes both named and unnamed arguments; wrap it in a module with named ones"
         raise StageError(msg)
     return dict(zip(names, args, strict=False))

@@ -21,17 +21,17 @@ PREFIX = "torchvision:"
 _WEIGHTS = ("weights", "weights_backbone")
 
 
-def models_of(text: str, told: str) -> Iterator[Part]:
+def models_of(text: str, description: str) -> Iterator[Part]:
     """Yield the model as one stage.
 
     Raises :class:`StageError` for a model that torchvision has not, or that takes no images, and where torchvision is
     not installed.
     """
-    name, small = asked(text, PREFIX, told)
-    models = imported("torchvision", told).models
+    name, small = asked(text, PREFIX, description)
+    models = imported("torchvision", description).models
     if name not in models.list_models():
-        msg = f"{told}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"
+        msg = f"{description}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"
         raise StageError(msg)
     builder = models.get_model_builder(name)
     none = {one: None for one in _WEIGHTS if one in inspect.signature(builder).parameters}
-    yield model_of_images(lambda: builder(**none), builder, told, small=small)
+    yield model_of_images(lambda: builder(**none), builder, description, small=small)

@@ -45,11 +45,11 @@ def stages_cut(case: StageCase, paths: tuple[str, ...]) -> Iterator[StageCase]:
     Raises :class:`StageError` where it has no such module, and with the tracer's words where that refuses the model.
     """
     text = f"{case.special}{'&' if '?' in case.special else '?'}cut={','.join(paths)}"
-    told = f"stage {text!r}"
-    traced = _Traced(case, tuple(_module_at(case, path, told) for path in paths), told)
+    description = f"stage {text!r}"
+    traced = _Traced(case, tuple(_module_at(case, path, description) for path in paths), description)
     parts = traced.parts(torch.float32)
     if len(parts) <= len(paths):
-        msg = f"{told}: torch's tracer found {len(parts)} of {case.special}; its forward does not call every one"
+        msg = f"{description}: torch's tracer found {len(parts)} of {case.special}; its forward does not call every one"
         raise StageError(msg)
     for number, (stage, args) in enumerate(parts):
         names, buffers = [name for name, _ in stage.named_parameters(remove_duplicate=False)], _buffers_of(stage)
@@ -57,19 +57,19 @@ def stages_cut(case: StageCase, paths: tuple[str, ...]) -> Iterator[StageCase]:
         def build(number: int = number, names: Any = names, buffers: Any = buffers) -> nn.Module:
             return _Stage(case.build(), names, buffers, traced, number)
 
-        example = recipes_of(args, build(), told)
+        example = recipes_of(args, build(), description)
         part = StageCase(f"{case.name}-{number}", f"{text} {number}", build, example, own_values=True)
-        yield replace(part, traits=traits_of(part, told))
+        yield replace(part, traits=traits_of(part, description))
 
 
-def _module_at(case: StageCase, path: str, told: str) -> str:
+def _module_at(case: StageCase, path: str, description: str) -> str:
     """Return the path of the module that is named so, or the only one whose path ends so."""
     known = [name for name, _ in case.make(dtype=torch.float32, device=_CPU, seed=0).named_modules() if name]
     ending = [name for name in known if name.endswith(f".{path}")]
     if path in known or len(ending) == 1:
         return path if path in known else ending[0]
     near = f"it may be {', '.join(ending)}" if ending else f"nearest: {nearest(path, known)}"
-    msg = f"{told}: {case.special} has no module {path!r}; {near[:200]}"
+    msg = f"{description}: {case.special} has no module {path!r}; {near[:200]}"
     raise StageError(msg)
 
 
@@ -93,8 +93,8 @@ def _silence() -> Iterator[None]:
 class _Traced:
     """The traces of a model, which are made once for each dtype and device."""
 
-    def __init__(self, case: StageCase, paths: tuple[str, ...], told: str) -> None:
-        self._case, self._paths, self._told = case, paths, told
+    def __init__(self, case: StageCase, paths: tuple[str, ...], description: str) -> None:
+        self._case, self._paths, self._told = case, paths, description
         self.parts = lru_cache(self._parts)
         self.graph = lru_cache(self._graph)
 

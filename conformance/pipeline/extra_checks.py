@@ -32,8 +32,8 @@ def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str, device: str = "c
         with interrupts_seen():
             found = _judged(subject, judge)
         findings, refused = ([], found) if isinstance(found, str) else (found, None)
-        told = {} if refused is None else {"status": "unsupported", "message": refused}
-        yield clause.result(device, dtype, findings, duration_s=time.perf_counter() - started, **told)
+        reported = {} if refused is None else {"status": "unsupported", "message": refused}
+        yield clause.result(device, dtype, findings, duration_s=time.perf_counter() - started, **reported)
 
 
 def _judged(subject: Any, judge: Judge) -> list[Finding] | str:

@@ -89,8 +89,8 @@ class PipelineOptions:
             if value is True:
                 yield flag
             elif value != getattr(plain, one.name):
-                told = value if isinstance(value, tuple) else (value,)
-                yield from (word for each in told for word in (flag, str(each)))
+                reported = value if isinstance(value, tuple) else (value,)
+                yield from (word for each in reported for word in (flag, str(each)))
 
 
 def _flag(name: str) -> str:

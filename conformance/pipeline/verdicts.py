@@ -158,11 +158,11 @@ def compared_with_unchanged_torch(result: Result, as_it_is: Verdict | None) -> R
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     """Return the verdict on the errors that only the target shows; ``unsupported`` if there is none."""
     own = _own_findings(result, of_reference.findings, case)
-    told = "torch's runtime is also wrong here with a correct split backward"
+    reported = "torch's runtime is also wrong here with a correct split backward"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
-        return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
-    lines = [case.tried, *map(finding_line, own), f"{told} in {len(result.findings) - len(own)} other findings"]
+        return replace(result, status="unsupported", kind=None, message=f"{reported}: {shown}", findings=())
+    lines = [case.tried, *map(finding_line, own), f"{reported} in {len(result.findings) - len(own)} other findings"]
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
 
 

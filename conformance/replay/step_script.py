@@ -200,7 +200,7 @@ class ReplayedStep:
     def _opened(self, text: str) -> str:
         """Return the runtime's description, and the code that opens it."""
         names = _read("spec", text) if not self._is_adapter else [one.name for one in fields(StepSpec)]
-        told = {name: self._told(name) for name in names if name != "note"}
+        told = {name: self._described(name) for name in names if name != "note"}
         lines = [_assigned("spec", _call("StepSpec" if self._is_adapter else "SimpleNamespace", told))]
         if self.implementation:
             where, _, attribute = self.implementation.partition(":")
@@ -218,7 +218,7 @@ class ReplayedStep:
             ]
         return "\n".join(lines)
 
-    def _told(self, name: str) -> str:
+    def _described(self, name: str) -> str:
         spec = self._specs[0]
         if name == "loss":
             return self._loss

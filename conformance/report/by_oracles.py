@@ -31,8 +31,8 @@ class ByOracle:
         sort = "kernel" if self.oracle == LAYOUT else "sample"
         text = f"{self.oracle}: {self.brief}, of {count(len(self.tried), sort)}"
         reasons = sorted(self.not_tried.items(), key=lambda one: (-len(one[1]), one[0]))
-        told = ", ".join(f"{len(names)} ({why})" for why, names in reasons)
-        return f"{text}; not tried, or not in every way: {told}" if told else text
+        reported = ", ".join(f"{len(names)} ({why})" for why, names in reasons)
+        return f"{text}; not tried, or not in every way: {reported}" if reported else text
 
 
 #: The things that each oracle compares, in words that follow the number.

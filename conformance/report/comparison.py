@@ -71,7 +71,7 @@ def _by_reason(changes: Sequence[Change], width: int, detail: Detail) -> list[Li
     """Return each reason with the number of its checks and the first of these, or all."""
     groups: dict[str, list[str]] = {}
     for change in changes:
-        groups.setdefault(_said(change) or "no result", []).append(change.place.name)
+        groups.setdefault(_described_change(change) or "no result", []).append(change.place.name)
     lines: list[Line] = []
     for reason, names in sorted(groups.items(), key=lambda group: -len(group[1])):
         shown = names if detail.ids else names[: detail.failures]
@@ -94,8 +94,8 @@ def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Lin
         head = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
         lines += wrapped(head, width, indent=2, hanging=4, role="heading")
         if not detail.quiet:
-            told = (f"{one.place.name}: {_step(of_place[one.place])}; {_first(one)}" for one in shown)
-            lines += wrapped_each(told, width, indent=6, hanging=2)
+            reported = (f"{one.place.name}: {_step(of_place[one.place])}; {_first(one)}" for one in shown)
+            lines += wrapped_each(reported, width, indent=6, hanging=2)
             lines += [Line(f"      and {count(left, 'more check')}", "faint")] if left else []
     return lines
 
@@ -123,10 +123,10 @@ def comparison_markdown(found: Comparison, condition: Expression) -> str:
         "comparison.md.j2",
         conclusion=conclusion(found, condition),
         runs={"base": _run(found.base), "new": _run(found.new)},
-        told=[(HEADINGS[name][0], changes) for name in HEADINGS if (changes := found.changes[name])],
+        reported=[(HEADINGS[name][0], changes) for name in HEADINGS if (changes := found.changes[name])],
         listed=_LISTED,
-        result=_told,
-        said=_said,
+        result=_described_result,
+        said=_described_change,
         differences=found.differences,
     )
 
@@ -149,8 +149,8 @@ def comparison_values(found: Comparison, condition: Expression) -> dict[str, Any
 
 def _run(report: Report) -> str:
     counts = report.summary
-    told = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUSES if counts[name])
-    return f"{title(report)}, {report.scope}: {report.verdict}; {told or 'no result'}"
+    reported = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUSES if counts[name])
+    return f"{title(report)}, {report.scope}: {report.verdict}; {reported or 'no result'}"
 
 
 _STATUSES = ("passed", "failed", "waived", "unexpectedly_passed", "error", "unsupported", "not_run")
@@ -164,7 +164,7 @@ def _run_values(report: Report) -> dict[str, Any]:
 
 
 def _step(change: Change) -> str:
-    return f"{_told(change.before)} -> {_told(change.now)}"
+    return f"{_described_result(change.before)} -> {_described_result(change.now)}"
 
 
 def _first(result: Result) -> str:
@@ -173,12 +173,12 @@ def _first(result: Result) -> str:
     return lines[0][:_LONGEST] if lines else ""
 
 
-def _said(change: Change) -> str:
+def _described_change(change: Change) -> str:
     """Return the first line of a check's current message, without its programs."""
     return "" if change.now is None else _first(change.now)
 
 
-def _told(result: Result | None) -> str:
+def _described_result(result: Result | None) -> str:
     if result is None:
         return "no result"
     parts = [result.status.replace("_", " ")]

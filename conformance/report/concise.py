@@ -21,7 +21,7 @@ def failure_lines(report: Report, folder: Path) -> list[str]:
     cells = len({(result.device, result.dtype) for result in report}) > 1
     path = _path(report, folder)
     lines = [
-        f"{path}:{result.place.name if cells else result.check}: {_level(result)}{' '.join(_said(result).split())}"
+        f"{path}:{result.place.name if cells else result.check}: {_level(result)}{' '.join(_described(result).split())}"
         for result in report.failures
     ]
     return [*lines, verdict(report)]
@@ -40,7 +40,7 @@ def _level(result: Result) -> str:
     return f"{result.status} {result.level}: " if result.status == "failed" else f"{result.kind} error: "
 
 
-def _said(result: Result) -> str:
+def _described(result: Result) -> str:
     """Return the first finding of a result and its likely cause."""
     why = likely(result)
     return f"{cause(result)}; likely cause: {why}" if why else cause(result)

@@ -53,7 +53,7 @@ _COLUMNS = {
     "case": "case",
     "grads": "output gradients",
     "modes": "settings",
-    "said": "values",
+    "phrase": "values",
 }
 
 
@@ -146,7 +146,7 @@ def _cell(check: Check, name: str) -> str:
     """Return a placeholder's text for one check; stages and row values are explained once, elsewhere."""
     if name == "stage":
         return _stage_cell(check.trials[0].stages[0])
-    if name == "said":
+    if name == "phrase":
         return ", ".join((non_default_values(check.id) or {}).values()) or "default values only"
     return check.filled[name]
 

@@ -92,15 +92,17 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
         first = f"; fix {mend[0].name} first" if mend else ""
         lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
-        told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
-        return Line(told, "bad")
+        reported = (
+            f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
+        )
+        return Line(reported, "bad")
     if not results:
         none = f"none of {planned} checks was run" if planned else "no check was run"
         return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
-    told = f"{name} is right in all {counts['right']} checks that it supports in {dtypes}{more}"
-    return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
+    reported = f"{name} is right in all {counts['right']} checks that it supports in {dtypes}{more}"
+    return Line(reported, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 
 def _standing(result: Result) -> str:

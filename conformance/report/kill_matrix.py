@@ -167,7 +167,7 @@ def kill_page(matrix: KillMatrix) -> str:
         verdict=verdict_line(matrix).text,
         topics=topics,
         areas=_kills(matrix, list(topics)),
-        told=_verdict,
+        verdict_of=_verdict,
         status=_status,
         shares=lambda outcomes: Counter(map(_status, outcomes)),
         named_killed=_named_killed,

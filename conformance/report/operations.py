@@ -52,7 +52,7 @@ def _worst(several: list[Result]) -> tuple[Standing, Result]:
     return min(((_standing(one), one) for one in several), key=lambda found: STANDINGS.index(found[0]))
 
 
-def told(name: str, standing: Standing, result: Result) -> str:
+def described(name: str, standing: Standing, result: Result) -> str:
     """Return an operation's name; if it is wrong, also the dispatcher's operation, the sample and the error."""
     inner = how_wrong(result) if standing in {"wrong", "rounding"} else ""
     return f"{name} ({inner})" if inner else name

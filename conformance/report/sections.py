@@ -18,7 +18,7 @@ from .by_cause import Cause, by_cause
 from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role, count
-from .operations import STANDINGS, standings, told
+from .operations import STANDINGS, described, standings
 from .single_mistakes import causes_of
 from .to_fix import Culprit, culprits
 
@@ -158,19 +158,19 @@ def _right_split(report: Report) -> Section:
         (runtimes, "also wrong with plain autograd as I and W, a fault of torch's runtime"),
         (own, "wrong with the right split, right with plain autograd as I and W"),
     )
-    told = any(result.as_it_is is not None for result in report)
+    described = any(result.as_it_is is not None for result in report)
     items = (
         Item(text=f"{what}: {_some(checks, _NAMED_ALIKE)}", number=len(checks)) for checks, what in kinds if checks
     )
     heading = f"the right split in torch: {len(gone)} of {count(len(lost), 'failure')} gone"
-    return Section(heading=heading, items=tuple(items) if told else ())
+    return Section(heading=heading, items=tuple(items) if described else ())
 
 
 def _operations(report: Report) -> Section:
     found = standings(report)
     items = []
     for standing in STANDINGS:
-        alike_ones = [told(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
+        alike_ones = [described(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
         if not alike_ones:
             continue
         shown = alike_ones[:_NAMED_ALIKE] if standing != "right" else []
@@ -317,9 +317,9 @@ def waiver_file(report: Report) -> str:
 
 def idle_waivers(report: Report) -> list[str]:
     """Return the waivers that matched no result in a whole run of profile ``full``."""
-    told: Mapping[str, Any] = report.waivers or {}
+    waivers: Mapping[str, Any] = report.waivers or {}
     return [
-        f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) matched no result of this "
+        f"{waivers['file']}: entry {position + 1} ({waivers['entries'][position]['check']}) matched no result of this "
         "whole run; remove it"
         for position in report.idle_waivers
     ]

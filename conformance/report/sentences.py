@@ -44,8 +44,8 @@ def verdict(report: Report) -> str:
     """Return the verdict on the target in one sentence, without a full stop."""
     withheld = sum(result.kind == WITHHELD for result in report)
     files = report.options.get("skip_operations") or ["a list"]
-    told = f"; {withheld} withheld by {', '.join(map(str, files))}" if withheld else ""
-    return f"{_verdict(report)}{told}"
+    reported = f"; {withheld} withheld by {', '.join(map(str, files))}" if withheld else ""
+    return f"{_verdict(report)}{reported}"
 
 
 def _verdict(report: Report) -> str:
@@ -53,15 +53,15 @@ def _verdict(report: Report) -> str:
     kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
     failed = _failed(report)
     if kinds:
-        told = f"; {failed} failed" if failed else ""
-        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+        reported = f"; {failed} failed" if failed else ""
+        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{reported}"
     if report.shard is not None:
         return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
     if report.extra and report.verdict != "incomplete":
-        told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
-        told += _by_the_runtime(report)
+        reported = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
+        reported += _by_the_runtime(report)
         alone = "a run of its own decides" if report.with_contract else "was not run"
-        return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
+        return f"{name}: {reported}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
         part = "" if report.whole else "; the contract was not run in full"
         return f"{name} does NOT conform: {failed} failed{part}"
@@ -74,8 +74,10 @@ def _verdict(report: Report) -> str:
             f"{report.profile}{' with waivers' if report.rests_on_waivers else ''}: {counts['passed']} of "
             f"{coverage.asked} checks passed{held}{coverage.left_out}{but}"
         )
-    told = f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
-    return f"{told}{coverage.left_out if coverage else ''}{_lacking(report)}"
+    reported = (
+        f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+    )
+    return f"{reported}{coverage.left_out if coverage else ''}{_lacking(report)}"
 
 
 def _by_the_runtime(report: Report) -> str:
@@ -115,12 +117,12 @@ def made(report: Report) -> tuple[str, ...]:
     """Return the report's date, its target's commit and the duration of its checks, as far as known."""
     at, commit = report.made, report.target.get("commit")
     seconds = sum(result.duration_s for result in report)
-    told = (
+    reported = (
         re.sub(r"^([\d-]+)T([\d:]+):\d\d\+00:00$", r"\1 \2 UTC", at) if at else "",
         f"commit {commit}" if commit else "",
         f"checks took {seconds:.1f} s" if seconds else "",
     )
-    return tuple(filter(None, told))
+    return tuple(filter(None, reported))
 
 
 def against_manifest(report: Report) -> str:
@@ -140,9 +142,9 @@ def _crashed(report: Report) -> str:
     """Return how many checks ended their process and the time lost, for a run with a limit."""
     allowed, missing = report.options.get("max_crashes"), report.summary["not_run"]
     # Another kit's options are shown unchanged and may have any type.
-    told = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
+    reported = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
     cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
-    return f"; {told}{cost}" if told else ""
+    return f"; {reported}{cost}" if reported else ""
 
 
 def crashed(times: int, seconds: float, allowed: int | None) -> str:
@@ -185,8 +187,8 @@ def _near(results: Sequence[Result]) -> str:
 
 def _repeated(results: Sequence[Result]) -> str:
     same = [result.repeats_bit_equal for result in results if result.repeats_bit_equal is not None]
-    told = f"{sum(same)} of the {len(same)} checks that repeat a program were bit-equal from repeat to repeat"
-    return told if same else ""
+    reported = f"{sum(same)} of the {len(same)} checks that repeat a program were bit-equal from repeat to repeat"
+    return reported if same else ""
 
 
 def _off_device(results: Sequence[Result]) -> str:
@@ -255,9 +257,9 @@ def not_watched(report: Report) -> tuple[str, ...]:
 def _by_device(report: Report, sentences: Callable[[Mapping[str, Any]], Sequence[str]]) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for probe in (report.devices or {}).get("probes", ()):
-        told = sentences(probe["facts"])
-        if told and not probe["device"].startswith("cpu"):
-            found.setdefault("; ".join(told), []).append(probe["device"])
+        reported = sentences(probe["facts"])
+        if reported and not probe["device"].startswith("cpu"):
+            found.setdefault("; ".join(reported), []).append(probe["device"])
     return tuple(f"{', '.join(devices)}: {text}" for text, devices in found.items())
 
 

@@ -87,8 +87,8 @@ def skip_list(report: Report) -> str:
         "torch": str(report.environment.get("torch")),
         "profile": report.profile,
     }
-    told = "".join(_text(name, several) for name, several in sorted(_listed(report).items()))
-    return _FILE.format(**{name: in_docstring(text) for name, text in values.items()}, entries=told)
+    reported = "".join(_text(name, several) for name, several in sorted(_listed(report).items()))
+    return _FILE.format(**{name: in_docstring(text) for name, text in values.items()}, entries=reported)
 
 
 def _text(name: str, several: Iterable[_Entry]) -> str:

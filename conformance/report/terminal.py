@@ -98,7 +98,7 @@ def closing(
         return [last]
     found = sections(report)
     short = _one_bug(found) and not detail.ids
-    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail, short=short)]
+    around = [] if detail.quiet else [Line(), *_section_lines(found, report, width, detail, short=short)]
     return [
         *around,
         *([] if short and not detail.quiet else _summary(found, width, detail)),
@@ -130,7 +130,7 @@ def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line
     ]
 
 
-def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
+def _section_lines(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
     """Return the sections, with causes numbered across them. ``short``: sections of items take one line each."""
     lines: list[Line] = []
     number = 1
@@ -222,8 +222,10 @@ def _cause(number: int, cause: Cause, report: Report, width: int, detail: Detail
 
 def _again(report: Report, first: Result, width: int) -> list[Line]:
     """Return the lines with the commands that reproduce a check and write it as a script."""
-    told = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
-    return [line for what, command in told.items() if command for line in command_lines(what, command, width, indent=4)]
+    reported = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
+    return [
+        line for what, command in reported.items() if command for line in command_lines(what, command, width, indent=4)
+    ]
 
 
 def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:

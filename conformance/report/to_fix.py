@@ -57,8 +57,8 @@ def _named(result: Result) -> Iterator[tuple[str, str]]:
     if (result.status, result.kind) != ("error", "device"):
         return
     causes: list[Mapping[str, Any]] = [finding["cause"] for finding in result.findings if finding["cause"]]
-    told = {name: str(cause["text"]) for cause in causes for name in operations_in(cause)}
-    yield from told.items()
+    reported = {name: str(cause["text"]) for cause in causes for name in operations_in(cause)}
+    yield from reported.items()
 
 
 def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:

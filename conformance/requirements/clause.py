@@ -60,7 +60,7 @@ class Clause:
     def result(self, device: str, dtype: str, findings: Sequence[Seen] = (), **values: Any) -> Result:
         """Return the result on a device and dtype: passed, or failed by ``findings``; ``values`` set further fields."""
         lines = [self.tried, *map(str, findings)] if findings else []
-        told = {
+        reported = {
             "level": self.level,
             "status": "failed" if findings else "passed",
             "message": "\n".join(filter(None, lines)),
@@ -68,7 +68,7 @@ class Clause:
             "findings": tuple(finding.to_dict() for finding in findings),
         }
         given = {"check": self.id, "requirement": self.requirement, "programs": self.programs, "core": self.core}
-        return Result(device=device, dtype=dtype, **{**given, **told, **values})
+        return Result(device=device, dtype=dtype, **{**given, **reported, **values})
 
 
 def paragraphs(said: Callable[..., object]) -> list[str]:

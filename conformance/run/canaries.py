@@ -55,8 +55,8 @@ def disbelief(result: Result) -> str | None:
     if result.status == canary.status:
         return None
     if canary.status == "passed":
-        told = f" ({result.message})" if result.message else ""
-        return f"with the target imported, a backward {canary.does} does not pass{told}"
+        reported = f" ({result.message})" if result.message else ""
+        return f"with the target imported, a backward {canary.does} does not pass{reported}"
     return f"with the target imported, a backward {canary.does} is not failed, but {result.status.replace('_', ' ')}"
 
 

@@ -95,7 +95,7 @@ def first_wrong_module(right: Boundaries, got: Boundaries, parameters: frozenset
         found = [call for call in reversed(calls) if call.path and _departs(call, wrong, parameters)]
         innermost = [call for call in found if not any(other.path.startswith(f"{call.path}.") for other in found)]
         if innermost:
-            return _told(innermost, wrong, parameters)
+            return _of_calls(innermost, wrong, parameters)
     return None
 
 
@@ -123,7 +123,7 @@ def _departs(call: Call, wrong: Mapping[int, str], parameters: frozenset[str]) -
     return any(number in wrong for number in call.inputs) or not parameters.isdisjoint(call.parameters)
 
 
-def _told(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> FirstWrongModule:
+def _of_calls(calls: Sequence[Call], wrong: Mapping[int, str], parameters: frozenset[str]) -> FirstWrongModule:
     """Return the first wrong module: that of the first of ``calls``, and for those that share its wrong input."""
     first = calls[0]
     own = [name for name in first.parameters if name in parameters]

@@ -55,11 +55,11 @@ class Measurements:
 
     def values(self) -> dict[str, Any]:
         """Return the measurements as fields of a result."""
-        told = bool(self.error_ratios)
+        reported = bool(self.error_ratios)
         share = self.own.off_device_share
         return {
-            "error_ratio": finite(max(self.error_ratios)) if told else None,
-            "bit_equal": not any(self.error_ratios) if told and not self.spread else None,
+            "error_ratio": finite(max(self.error_ratios)) if reported else None,
+            "bit_equal": not any(self.error_ratios) if reported and not self.spread else None,
             "repeats_bit_equal": all(self.repeats) if self.repeats else None,
             "off_device_share": share,
             "memory": self.memory,

@@ -62,8 +62,8 @@ class Option(OptionHelp):
         if self.kind == "switch":
             yield from [self.flag] if value else []
         else:
-            told = value if isinstance(value, tuple) else [value]
-            yield from [word for one in told if one is not None for word in (self.flag, str(one))]
+            reported = value if isinstance(value, tuple) else [value]
+            yield from [word for one in reported if one is not None for word in (self.flag, str(one))]
 
 
 def _several(given: Any) -> tuple[str, ...]:
@@ -212,10 +212,9 @@ class RunOptions:
         """
         wrong = sorted({*values} ^ {*OPTIONS})
         if wrong:
-            told = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
-            msg = (
-                f"the options of the run do not fit this version of gradconform: {told}; expected {', '.join(OPTIONS)}"
-            )
+            wrong_names = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
+            known = ", ".join(OPTIONS)
+            msg = f"the options of the run do not fit this version of gradconform: {wrong_names}; expected {known}"
             raise SelectionError(msg)
         for name, option in OPTIONS.items():
             option.refuse_foreign(values[name])
@@ -224,8 +223,8 @@ class RunOptions:
     def words(self, changes: Changes) -> list[str]:
         """Return the command-line words for those options of one kind that are not the default."""
         found = ((option, getattr(self, name)) for name, option in OPTIONS.items() if name != "target")
-        told = [(option, value) for option, value in found if option.changes == changes and value != option.default]
-        return [word for option, value in told for word in option.words(value)]
+        reported = [(option, value) for option, value in found if option.changes == changes and value != option.default]
+        return [word for option, value in reported for word in option.words(value)]
 
 
 #: Every option by the name of its field, in the order in which help shows them.

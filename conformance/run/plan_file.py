@@ -108,8 +108,8 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
         raise PlanFileError(msg) from error
     wrong = differing(by, made_by)
     if wrong and named:
-        told = "; ".join(f"expected {name} {here}, got {was}" for name, (was, here) in wrong.items())
-        msg = f"--plan {path}: the file does not fit this run: {told}; remove it, or name another file"
+        reported = "; ".join(f"expected {name} {here}, got {was}" for name, (was, here) in wrong.items())
+        msg = f"--plan {path}: the file does not fit this run: {reported}; remove it, or name another file"
         raise PlanFileError(msg)
     return {} if wrong else found
 

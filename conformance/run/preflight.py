@@ -98,18 +98,20 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
         evidence = evidence_of(trial)
         lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence)))
     except UnsupportedError as error:
-        return _told(target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}")
+        return _described(
+            target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
+        )
     if lines and not _layers_alone(target.adapter, trial, evidence_of):
-        return _told(target, _first(trial), lines)
+        return _described(target, _first(trial), lines)
     without_grad = "" if trial.loss else "; ".join(_without_grad(evidence))
     if without_grad:
-        return _told(target, _first(trial), without_grad)
+        return _described(target, _first(trial), without_grad)
     for what, (stage, programs) in PLAIN.items():
         for program in programs:
             plain = replace(trial, stages=(stage,), program=program)
             lines = "" if claims.unclaimed(plain.needs) else "; ".join(_slips(target.adapter, plain, evidence_of))
             if lines:
-                return _told(target, f"{what}, {program}", lines)
+                return _described(target, f"{what}, {program}", lines)
     return None
 
 
@@ -126,7 +128,7 @@ def _layers_alone(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial],
         return False
 
 
-def _told(target: Target, what: str, lines: str) -> str:
+def _described(target: Target, what: str, lines: str) -> str:
     return (
         f"adapter {target.name!r} failed its pre-flight ({what}): {lines}. "
         "Nothing is judged before this is right: look at the adapter first, then at the implementation"

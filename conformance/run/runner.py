@@ -456,11 +456,11 @@ def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) ->
     trials that refused nothing.
     """
     claim = f"not claimed: {', '.join(unmet)}"
-    told: dict[str, object] = {"unclaimed": tuple(unmet)}
+    reported: dict[str, object] = {"unclaimed": tuple(unmet)}
     if not silent:
         text = f"{claim}; tried, and {'refused' if findings else 'right'}"
-        return {**told, "status": "unsupported", "message": text}
+        return {**reported, "status": "unsupported", "message": text}
     if any(map(is_option, unmet)):
-        told["level"] = "SHOULD"
+        reported["level"] = "SHOULD"
     lines = [f"{claim}; tried, and wrong without a word", *map(str, silent)]
-    return {**told, "message": "\n".join(lines), "findings": silent}
+    return {**reported, "message": "\n".join(lines), "findings": silent}

@@ -146,7 +146,7 @@ class SingleMistakes:
         parts = frozenset().union(*(one.parts for one in failing))
         number = sum(len(one.findings) for one in failing)
         known: dict[_Key, list[int] | None] = {}
-        told = []
+        reported = []
         for cause, mistake in _candidates(failing):
             at = mistake.at & parts
             if not at or (shown and at.isdisjoint(shown)):
@@ -156,9 +156,9 @@ class SingleMistakes:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
             if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
-                told.append({"mistake": cause.to_dict(), "left": left})
+                reported.append({"mistake": cause.to_dict(), "left": left})
         rounded = _rounded(check, failing) if any(wrong for _, wrong in self._plain) else ()
-        return (*told, *rounded)
+        return (*reported, *rounded)
 
     @cached_property
     def _plain(self) -> list[tuple[Evidence, _Wrong]]:

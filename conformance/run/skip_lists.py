@@ -97,18 +97,18 @@ def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
         why = next(found, None)
         if why is not None:
             reasons[place] = why
-    return Withheld(reasons, tuple(_told(one, of_operations, reasons) for one in lists))
+    return Withheld(reasons, tuple(_described(one, of_operations, reasons) for one in lists))
 
 
-def _told(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Place, str]) -> str:
+def _described(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Place, str]) -> str:
     prefix = one.reason_of("")
     names = {of_operations[place] for place, why in reasons.items() if why.startswith(prefix)}
-    told = f"{prefix}{len(names)} of {len({*of_operations.values()})} operations"
+    reported = f"{prefix}{len(names)} of {len({*of_operations.values()})} operations"
     unknown = sorted(one.lines.keys() - entries().keys())
     if not unknown:
-        return told
+        return reported
     some = f"{', '.join(unknown[:_NAMED])}{', …' if len(unknown) > _NAMED else ''}"
-    return f"{told}; names that torch does not list as differentiable: {len(unknown)}, {some}"
+    return f"{reported}; names that torch does not list as differentiable: {len(unknown)}, {some}"
 
 
 def read_skip_list(file: str) -> SkipList:

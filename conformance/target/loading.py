@@ -101,10 +101,10 @@ def _attribute(module: ModuleType, attribute: str, where: str, named: Named) -> 
 
 def _raised(error: BaseException) -> str:
     """Return the error and its line: the innermost in a user's own file, if there is one."""
-    told = f"{type(error).__name__}: {error}"
+    reported = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # it names file and line itself
-        return told
+        return reported
     passed = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in passed if not frame.filename.startswith((_KIT, "<frozen"))]
     own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
-    return f"{told} ({own[-1].filename}, line {own[-1].lineno})" if own else told
+    return f"{reported} ({own[-1].filename}, line {own[-1].lineno})" if own else reported

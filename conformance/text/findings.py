@@ -19,8 +19,10 @@ def finding_line(finding: Mapping[str, Any]) -> str:
 
 def needed(findings: Iterable[Mapping[str, Any]]) -> str:
     """Return the values of planned rows that each of some findings needs, of the values that were examined."""
-    told = [dict(finding["needs"]) for finding in findings if finding.get("needs") is not None]
-    shared = (item for item in (told[0] if told else {}).items() if all(item in needs.items() for needs in told))
+    reported = [dict(finding["needs"]) for finding in findings if finding.get("needs") is not None]
+    shared = (
+        item for item in (reported[0] if reported else {}).items() if all(item in needs.items() for needs in reported)
+    )
     return ", ".join(f"{name}={word}" for name, word in shared)
 
 

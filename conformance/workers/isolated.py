@@ -106,8 +106,8 @@ class CheckWorker:
         record = message["record"]
         if record == "started":
             self.process.expect(self.limit)
-            told = {name: value for name, value in message.items() if name != "record"}
-            self.begun, self.begun_at = Result.from_dict({**told, "status": "not_run"}), time.monotonic()
+            reported = {name: value for name, value in message.items() if name != "record"}
+            self.begun, self.begun_at = Result.from_dict({**reported, "status": "not_run"}), time.monotonic()
             return self.begun
         if record == "result":
             return self._take_result(as_result(message))
@@ -136,9 +136,9 @@ class CheckWorker:
         """Return ``header`` if it is of the run that the first worker began: a file may have changed since."""
         changed = {} if self.expected is None else differing(self.expected.fixed, header.fixed)
         if changed:
-            told = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
+            reported = ", ".join(f"{name} from {before!r} to {now!r}" for name, (before, now) in changed.items())
             parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in changed))
-            msg = f"{parts} changed during the run: {told}; start the run again"
+            msg = f"{parts} changed during the run: {reported}; start the run again"
             raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
 
@@ -337,8 +337,8 @@ class IsolatedRun:
             raise RunStoppedError("\n".join([ending.text, *ending.details]), EXIT_ENVIRONMENT)
         self._idle_ends += 1
         if self._idle_ends >= _IDLE_ENDS:
-            told = "\n".join([ending.text, *ending.details])
-            msg = f"{_IDLE_ENDS} workers in a row ended before their first check: {told}"
+            reported = "\n".join([ending.text, *ending.details])
+            msg = f"{_IDLE_ENDS} workers in a row ended before their first check: {reported}"
             raise RunStoppedError(msg)
         self._end(worker)
         return self._start()

@@ -40,7 +40,7 @@ class Corpus:
 def space() -> list[str]:
     """Return every text of the page of the space that stands in a table."""
     dimensions = {one.name: one for some in DIMENSIONS.values() for one in some}.values()
-    values = [value.said for one in dimensions for value in one.values]
+    values = [value.phrase for one in dimensions for value in one.values]
     features = [text for one in UNCOVERED for text in (one.what, one.because)]
     return [*(one.says for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
 

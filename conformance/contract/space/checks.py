@@ -44,24 +44,24 @@ def _trials(placed: Placed, way: str) -> dict[str, Trial]:
     return {case: draft_of(row, DIMENSIONS[way]).trial() for case, row in _of(placed, way).items()}
 
 
-def _said(placed: Placed, way: str) -> dict[str, str]:
+def _phrases(placed: Placed, way: str) -> dict[str, str]:
     return {case: in_words(way, tuple(row.values())) for case, row in _of(placed, way).items()}
 
 
 def in_words(way: str, row: Words) -> str:
     """Describe the row's non-default values, to follow the word "with"."""
     described = [
-        dimension.value(word).said
+        dimension.value(word).phrase
         for dimension, word in zip(DIMENSIONS[way], row, strict=True)
         if word != dimension.values[0].word
     ]
     return "; ".join(described) or "default values only"
 
 
-@family("space.triples", _trials(BEYOND, "full"), said=_said(BEYOND, "full"), profile="full")
-@family("space.full", _trials(ROWS, "full"), said=_said(ROWS, "full"))
+@family("space.triples", _trials(BEYOND, "full"), phrases=_phrases(BEYOND, "full"), profile="full")
+@family("space.full", _trials(ROWS, "full"), phrases=_phrases(ROWS, "full"))
 def full() -> Judge:
-    """B MUST give the gradients of plain autograd and change nothing else, with: {said}.
+    """B MUST give the gradients of plain autograd and change nothing else, with: {phrase}.
 
     Two features that each work alone can fail together; standard rows combine every possible pair, and full rows most
     triples.
@@ -71,10 +71,10 @@ def full() -> Judge:
     return whole
 
 
-@family("space.triples", _trials(BEYOND, "split"), said=_said(BEYOND, "split"), profile="full")
-@family("space.split", _trials(ROWS, "split"), said=_said(ROWS, "split"))
+@family("space.triples", _trials(BEYOND, "split"), phrases=_phrases(BEYOND, "split"), profile="full")
+@family("space.split", _trials(ROWS, "split"), phrases=_phrases(ROWS, "split"))
 def split() -> Judge:
-    """I and W MUST give the gradients of plain autograd and change nothing else, with: {said}.
+    """I and W MUST give the gradients of plain autograd and change nothing else, with: {phrase}.
 
     Two features that each work alone can fail together; standard rows combine every possible pair, and full rows most
     triples.

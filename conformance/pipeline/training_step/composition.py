@@ -133,8 +133,8 @@ def step_cases(profile: str) -> tuple[StepCase, ...]:
 
 
 def _case(name: str, row: Words) -> StepCase:
-    said = [one.value(word).said for one, word in zip(DIMENSIONS, row, strict=True) if word != one.values[0].word]
-    with_ = f", with {'; '.join(said)}" if said else ""
+    phrases = [one.value(word).phrase for one, word in zip(DIMENSIONS, row, strict=True) if word != one.values[0].word]
+    with_ = f", with {'; '.join(phrases)}" if phrases else ""
     return StepCase(
         id=f"step.{name}",
         level="MUST",

@@ -74,21 +74,21 @@ def _described(rows: Iterable[Row]) -> dict[str, str]:
 
 #: The area whose rows are planned from values that have one word each.
 _SPACE = "space"
-_WORDS = {one.said: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
-_SAID = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
+_WORDS = {one.phrase: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
+_PHRASES = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
 
 
 def _planned(rows: Iterable[Row]) -> dict[str, str]:
     """Return the meanings of the planned values that appear in some row."""
     of_space = (row.requirement for row in rows if row.quiet and area_of(row.place.check) == _SPACE)
-    met = {said for requirement in of_space for said in _SAID.findall(requirement)}
-    return {word: said for said, word in _WORDS.items() if said in met}
+    met = {phrase for requirement in of_space for phrase in _PHRASES.findall(requirement)}
+    return {word: phrase for phrase, word in _WORDS.items() if phrase in met}
 
 
 def _shortened(row: Row, text: str, meanings: Mapping[str, str]) -> str:
     """Return a row's text with names only, for meanings that are printed once for all rows."""
     if area_of(row.place.check) == _SPACE:
-        text = _SAID.sub(lambda found: _WORDS[found[0]], text)
+        text = _PHRASES.sub(lambda found: _WORDS[found[0]], text)
     text = _MEANING.sub(
         lambda found: found["name"] if meanings.get(found["name"]) == found["meaning"] else found[0], text
     )
