@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradconform.exits import EXIT_KIT
-from gradconform.process.serving import Orders, Tell, end_with
+from gradconform.process.serving import Orders, Send, end_with
 
 _PERIOD_S = 0.02
 
@@ -39,7 +39,7 @@ class _Running:
     until: float
 
 
-def run_commands(orders: Orders, tell: Tell) -> None:
+def run_commands(orders: Orders, send: Send) -> None:
     """Do the work of that process: run the commands that it is given, some ``at_once``, and tell the end of each.
 
     Each has a folder ``within``, named by its number. Who takes longer than ``longest`` seconds is killed.
@@ -57,7 +57,7 @@ def run_commands(orders: Orders, tell: Tell) -> None:
             process = _forked(command, words, Path(given["within"], str(number)))
             running[process] = _Running(number, began, began + given["longest"])
         if (ended := _ended(running)) is not None:
-            tell(ended)
+            send(ended)
         else:
             time.sleep(_PERIOD_S)
 

@@ -90,11 +90,11 @@ def _judged(defects: Sequence[Defect], workers: int) -> Bench:
     """Judge defects with progress on a terminal; after ctrl-C, return those judged so far."""
     outcomes: dict[str, Outcome] = {}
     console, began = terminal() if on_terminal() else None, time.perf_counter()
-    with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as tell:
+    with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as advance:
 
         def take(outcome: Outcome) -> None:
             outcomes[outcome.defect.id] = outcome
-            tell(outcome.defect.id, done=True, counts=not outcome.as_recorded)
+            advance(outcome.defect.id, done=True, counts=not outcome.as_recorded)
 
         with contextlib.suppress(KeyboardInterrupt):
             judge_bench(defects, _COMMAND, workers=workers, imports=_IMPORTS, on_outcome=take)

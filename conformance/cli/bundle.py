@@ -39,7 +39,7 @@ def bundle(arguments: argparse.Namespace) -> int:
         raise BundleError(msg) from error
     reasons = reasons_against(files)
     if reasons:
-        return _tell_reasons(f"{arguments.report} does not support a statement", reasons)
+        return _print_reasons(f"{arguments.report} does not support a statement", reasons)
     written = {arguments.output: packed(files)}
     if arguments.sign is not None:
         written[signature_path(arguments.output)] = signature(written[arguments.output], arguments.sign)
@@ -98,7 +98,7 @@ def verify(arguments: argparse.Namespace) -> int:
     except NotSignedError as error:
         reasons.append(str(error))
     if reasons:
-        return _tell_reasons("NOT VALID", reasons)
+        return _print_reasons("NOT VALID", reasons)
     report = read_report(files["report.json"])
     write([Line(f"VALID, {signed}: {statement(report)}"), *_left_open(report)])
     return EXIT_CONFORMS
@@ -135,7 +135,7 @@ def _statement(files: dict[str, bytes]) -> str:
     return statement(read_report(files["report.json"]))
 
 
-def _tell_reasons(head: str, reasons: list[str]) -> int:
+def _print_reasons(head: str, reasons: list[str]) -> int:
     count = f"{head}: {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'}"
     write([Line(count), *(Line(f"  - {reason}") for reason in reasons)])
     return EXIT_DOES_NOT

@@ -78,5 +78,5 @@ def _targets() -> list[TargetState]:
 
 
 def _states(names: Sequence[str]) -> list[TargetState]:
-    reported = query_targets("gradconform.target.resolve:tell_targets", names)
+    reported = query_targets("gradconform.target.resolve:describe_targets", names)
     return [TargetState(name=name, **said) for name, said in reported]

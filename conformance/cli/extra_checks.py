@@ -175,7 +175,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
 
 def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     """Return whether a target is a runtime, and its report entry; the target is not imported in this process."""
-    return query_target("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
+    return query_target("gradconform.pipeline.training_step.runtimes:describe_runtime", target, steps=steps)
 
 
 def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
         return
     console = terminal() if on_terminal() else None
     areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check], console)
-    with progress_bar(console, next(iter(of_checks)), len(of_checks), name_width=34, counted="failed") as tell:
+    with progress_bar(console, next(iter(of_checks)), len(of_checks), name_width=34, counted="failed") as advance:
 
         def on_result(result: Result) -> None:
             prepared.report.results.append(result)
             areas.add(result)
-            tell(result.check, done=1, counts=result.status in FAILED)
+            advance(result.check, done=1, counts=result.status in FAILED)
 
         try:
             yield on_result

@@ -73,7 +73,7 @@ def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, 
     console = terminal() if on_terminal() else None
     with progress_bar(console, "random examples", asked, name_width=16, counted="failures") as show:
 
-        def tell(campaign: Campaign) -> None:
+        def advance(campaign: Campaign) -> None:
             nonlocal latest, reported, done, failing
             latest = replace(campaign, defects=list(campaign.defects))
             for defect in campaign.defects[reported:]:
@@ -84,7 +84,7 @@ def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, 
 
         try:
             return run_campaign(
-                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=tell
+                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=advance
             ), False
         except KeyboardInterrupt:
             return latest, True

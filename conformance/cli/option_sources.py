@@ -54,7 +54,7 @@ def fill(
     """
     actions = {_name(action): action for action in parser._actions}  # noqa: SLF001 (argparse has no public name for it)
     actions = {name: action for name, action in actions.items() if name not in _ACTS}
-    excluded = {id(one) for group in parser._mutually_exclusive_groups for one in _given_beside(group, arguments)}  # noqa: SLF001 (likewise)
+    excluded = {id(one) for group in parser._mutually_exclusive_groups for one in _given_alternatives(group, arguments)}  # noqa: SLF001 (likewise)
     reported = []
     for source in _sources(actions, folder, variables):
         taken = []
@@ -75,7 +75,7 @@ def _name(action: argparse.Action) -> str:
     return longest.removeprefix("--")
 
 
-def _given_beside(group: Any, arguments: argparse.Namespace) -> Iterable[argparse.Action]:
+def _given_alternatives(group: Any, arguments: argparse.Namespace) -> Iterable[argparse.Action]:
     """Return the options of a group from which the command line has named another one."""
     given = [one for one in group._group_actions if getattr(arguments, one.dest) is not None]  # noqa: SLF001 (likewise)
     return [one for one in group._group_actions if given and one not in given]  # noqa: SLF001 (likewise)

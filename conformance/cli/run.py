@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the contract against a target; return the exit code of the verdict."""
-    _read_elsewhere(arguments)
+    _read_other_sources(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
     if arguments.last_failed:
@@ -66,7 +66,7 @@ def _choose_last_failed(arguments: argparse.Namespace) -> None:
         )
 
 
-def _read_elsewhere(arguments: argparse.Namespace) -> None:
+def _read_other_sources(arguments: argparse.Namespace) -> None:
     """Fill unset options from the environment and the settings file, and report that.
 
     A resumed run keeps the options with which it began.

@@ -62,11 +62,11 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
     complete = len(matching) == len(catalogue)
     console = terminal() if on_terminal() else None
     outcomes: list[Outcome] = []
-    with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as tell:
+    with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as advance:
 
         def take(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            tell(outcome.name, done=True, counts=not outcome.right)
+            advance(outcome.name, done=True, counts=not outcome.right)
 
         try:
             outcomes = judge_all(

@@ -56,9 +56,9 @@ def selected(
 
 def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> str:
     """Return advice on a pattern: the profile that has matches, or else similar ids, or else the areas."""
-    elsewhere = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
-    if elsewhere:
-        smallest = min(elsewhere, key=PROFILES.index)
+    profiles = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
+    if profiles:
+        smallest = min(profiles, key=PROFILES.index)
         return f"check pattern {pattern!r} matches no check of profile {profile}; use profile {smallest}"
     areas = dict.fromkeys(name.partition(".")[0] for name in checks)
     part = pattern.strip("*?.")

@@ -188,10 +188,10 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
     """
     asked = list(requests)
     with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
-        return list(pool.map(probe_apart, asked))
+        return list(pool.map(probe_in_process, asked))
 
 
-def probe_apart(request: Request) -> Probed:
+def probe_in_process(request: Request) -> Probed:
     """Return the results of a request; a crash or a timeout is recorded as the result of its question."""
     known: dict[str, Answer] = {}
     for _ in range(_LIVES):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gradconform.files.records import tupled
-from gradconform.process.serving import Orders, Tell
+from gradconform.process.serving import Orders, Send
 
 from .flags import flags_set
 from .probe import Answer, Line, Probe, Request, WrongAnswerError
@@ -30,14 +30,14 @@ _LONGEST = 400
 class Asker:
     """Runs questions; a question that an earlier process has run is not run again.
 
-    ``known`` holds the answers by question. ``begin`` and ``end`` receive every question that is run. ``apart``: this
-    process exists only for the questions, so one of them may end it.
+    ``known`` holds the answers by question. ``begin`` and ``end`` receive every question that is run. ``own_process``:
+    this process exists only for the questions, so one of them may end it.
     """
 
     known: Mapping[str, Answer] = field(default_factory=dict)
     begin: Callable[[str], None] = lambda _: None
     end: Callable[[str, Answer], None] = lambda _, __: None
-    apart: bool = False
+    own_process: bool = False
 
     def ask(self, question: str, call: Callable[[], Any], *, again: bool = False) -> Answer:
         """Return the answer to ``question``, which is written as the call that it makes.
@@ -71,17 +71,17 @@ def quoted(error: BaseException) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def answer(orders: Orders, tell: Tell) -> None:
+def answer(orders: Orders, send: Send) -> None:
     """Run a probe process: report each question, then its answer, and finally the records."""
     asked = dict(next(orders))
     asker = Asker(
         known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
-        begin=lambda question: tell({"asks": question}),
-        end=lambda _, answer: tell({"answer": asdict(answer)}),
-        apart=True,
+        begin=lambda question: send({"asks": question}),
+        end=lambda _, answer: send({"answer": asdict(answer)}),
+        own_process=True,
     )
     found = [probe.to_dict() for probe in probes(Request(**tupled(asked)), asker)]
-    tell({"probes": found, "files": loaded_files()})
+    send({"probes": found, "files": loaded_files()})
 
 
 def probe_here(request: Request) -> list[Probe]:
@@ -230,7 +230,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
     }
     found = {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
-    if asker.apart:
+    if asker.own_process:
         here = device.torch_device
         found["backward_raises"] = asker.ask(f"backward_raises of {name}", lambda: backward_raises(device)).value
         seen = asker.ask(f"{OPERATIONS} of {name}", partial(operations_are_seen, here)).ok

@@ -45,7 +45,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: misplaced.received_over(wrong, name),
         lambda: hooked(evidence, step),
         lambda: of_caller(wrong, parts),
-        lambda: memory_layout.added_elsewhere(wrong, name, parts),
+        lambda: memory_layout.added_at_wrong_address(wrong, name, parts),
         lambda: _of_this_session_alone(wrong, name, parts),
         lambda: elements.flushed(wrong, parts),
         lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
@@ -128,12 +128,12 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     """Return a miscounting of micro-batches, with its reason if nothing was added at all."""
     if change is not None and change.strays and not combination.borne_out(change, _others(wrong, name)):
         return None  # mixed-up contexts show in every parameter
-    change = None if _beside(wrong, name, change) else change
+    change = None if _with_other_session(wrong, name, change) else change
     if change is not None and change.strays and wrong.step.action.misuse:
         return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
-    elsewhere = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
-    if change is not None and elsewhere is not None:
-        return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(elsewhere))
+    owner = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
+    if change is not None and owner is not None:
+        return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
     cause = combination.cause_of(change, combination.factors_of(wrong))
     if change is not None and cause is not None and cause.kind in {Mistake.SCALED, Mistake.SCALED_IN_PART}:
         return _not_added_again(wrong, change) or cause
@@ -143,7 +143,7 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     return _zeroed(wrong, cause)
 
 
-def _beside(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
+def _with_other_session(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
     """Return whether the gradients of other sessions are miscounted or are the only ones.
 
     Then no micro-batch of this session explains the value.

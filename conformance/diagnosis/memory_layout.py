@@ -17,7 +17,7 @@ from .wrong_tensor import WrongTensor, dense, is_near
 _CPU = torch.device("cpu")
 
 
-def added_elsewhere(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+def added_at_wrong_address(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return where a gradient was added, if it has unusual strides or is in a bucket."""
     evidence, step = wrong.evidence, wrong.step
     own = next((part.value for part in parts if part.own and part.wanted), None)

@@ -105,7 +105,7 @@ def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
         return None
     return (
         _too_early(evidence, step)
-        or _went_elsewhere(evidence, step)
+        or _went_to_other_stage(evidence, step)
         or _lost(evidence, step)
         or no_effect.reason(evidence, step)
     )
@@ -132,7 +132,7 @@ def _too_early(evidence: Evidence, step: Step) -> Cause | None:
     return Cause(Mistake.WEIGHT_TOO_EARLY, action=str(early[-1].action)) if too_early else None
 
 
-def _went_elsewhere(evidence: Evidence, step: Step) -> Cause | None:
+def _went_to_other_stage(evidence: Evidence, step: Step) -> Cause | None:
     """Return another stage whose parameters changed, though none of its actions changed them."""
     seen = run_of(evidence, step).steps
     for lane in range(len(evidence.trial.stages)):

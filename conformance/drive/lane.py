@@ -86,9 +86,9 @@ class Lane:
     def zero_grads(self, *, set_to_none: bool) -> None:
         """Clear the gradients between two steps, wherever they are."""
         self.stage.zero_grad(set_to_none=set_to_none)
-        self.clear_elsewhere()
+        self.clear_grads_outside_parameters()
 
-    def clear_elsewhere(self) -> None:
+    def clear_grads_outside_parameters(self) -> None:
         """Clear the gradients that the session keeps outside ``Parameter.grad``."""
         if not (self.closed or claims_of(self._adapter).grads_in_param_grad):
             clear(self.session)

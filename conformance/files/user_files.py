@@ -94,25 +94,25 @@ def replace_files(contents: Mapping[str, str | bytes]) -> None:
     try:
         for path, content in contents.items():
             real = Path(path).resolve()
-            written.append((_written_beside(real, content), real))
-        for beside, real in written:
-            beside.replace(real)
+            written.append((_written_next_to(real, content), real))
+        for temporary, real in written:
+            temporary.replace(real)
     except BaseException:
-        for beside, _ in written:
-            beside.unlink(missing_ok=True)
+        for temporary, _ in written:
+            temporary.unlink(missing_ok=True)
         raise
 
 
-def _written_beside(real: Path, content: str | bytes) -> Path:
+def _written_next_to(real: Path, content: str | bytes) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
-    beside = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         mask = os.umask(0)
         os.umask(mask)
-        beside.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
+        temporary.chmod(0o666 & ~mask)  # mkstemp makes a file that only its owner can read
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    return beside
+    return temporary

@@ -233,7 +233,7 @@ def device_faults(evidence: Evidence) -> Judged:
             if isinstance(seen, Measured) or seen.raised is None:
                 yield seen
             else:
-                yield error_in(seen.action, seen.raised, beside="on the CPU it does not")
+                yield error_in(seen.action, seen.raised, reference="on the CPU it does not")
 
 
 #: The ones add up to 256 in bfloat16, and to 2048 in float16, if every partial sum is rounded to the dtype.
@@ -268,7 +268,7 @@ def spread_of(one: Observation, other: Observation) -> dict[int, float]:
     for first, second in zip(one.steps, other.steps, strict=False):
         for a, b in zip(_values(first), _values(second), strict=False):
             if isinstance(a, Tensor) and isinstance(b, Tensor) and a is not b:
-                apart = _apart(a, b)
+                apart = _distance(a, b)
                 if apart:
                     found[id(a)] = max(apart, found.get(id(a), 0.0))
     return found
@@ -298,7 +298,7 @@ def _groups(step: Step) -> Iterator[Iterable[Any]]:
     yield () if step.state is None else step.state.buffers.values()
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
+def _distance(one: Tensor, other: Tensor) -> float:
     """Return max|one - other| over the elements that are finite in both."""
     if one.layout != torch.strided or other.layout != torch.strided:
         one, other = one.to_dense(), other.to_dense()

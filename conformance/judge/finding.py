@@ -89,6 +89,6 @@ def error_ratios_in(judged: Iterable[Finding | Measured]) -> list[float]:
     return [seen.error_ratio for seen in judged if isinstance(seen, Measured)]
 
 
-def error_in(action: object, raised: Raised | None, *, beside: str = "plain autograd does not") -> Finding:
-    """Return the finding on an action that raised; ``beside`` names the reference that did not."""
-    return Finding("error", "the action", str(action), f"raised {raised}; {beside}", raised=raised)
+def error_in(action: object, raised: Raised | None, *, reference: str = "plain autograd does not") -> Finding:
+    """Return the finding on an action that raised; ``reference`` names what that did not."""
+    return Finding("error", "the action", str(action), f"raised {raised}; {reference}", raised=raised)

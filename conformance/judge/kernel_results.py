@@ -47,7 +47,7 @@ class Difference:
         """The error over the bound; infinite if nothing is allowed."""
         return math.inf if self.error is None or not self.bound else self.error / self.bound
 
-    def beside(self, other: str) -> str:
+    def compared_with(self, other: str) -> str:
         """Return the two elements in words; ``other`` names the source of the second."""
         where = "" if self.at is None else f"at {list(self.at)} "
         return f"{where}it gave {self.got}, {other} {self.wanted}"

@@ -79,12 +79,12 @@ def _medians(materials: Materials, lane: int, log: Called | None = None) -> tupl
     """
     found = list(_slopes(materials, lane, log))
     apart = statistics.median(
-        0.0 if kink >= _apart(slope, reported) else _apart(slope, reported) for slope, reported, _, kink in found
+        0.0 if kink >= _distance(slope, reported) else _distance(slope, reported) for slope, reported, _, kink in found
     )
-    return apart, statistics.median(_apart(slope, longer) for slope, _, longer, _ in found)
+    return apart, statistics.median(_distance(slope, longer) for slope, _, longer, _ in found)
 
 
-def _apart(slope: float, reported: float) -> float:
+def _distance(slope: float, reported: float) -> float:
     return abs(slope - reported) / max(abs(slope), abs(reported), 1e-30)
 
 
@@ -113,7 +113,7 @@ def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tup
         ahead, behind = (_value(materials, lane, along, sign * step) for sign in (1.0, -1.0))
         further, back = (_value(materials, lane, along, sign * _FURTHER * step) for sign in (1.0, -1.0))
         slope, longer = (ahead - behind) / (2 * step), (further - back) / (2 * _FURTHER * step)
-        yield slope, reported, longer, _apart((ahead - here) / step, (here - behind) / step)
+        yield slope, reported, longer, _distance((ahead - here) / step, (here - behind) / step)
 
 
 def _value(materials: Materials, lane: int, along: list[Tensor], step: float) -> float:

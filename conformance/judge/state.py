@@ -157,12 +157,12 @@ def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding("layout", f"input {slot}", str(step.action), text, sort="input gradient")
 
 
-def stored_apart(evidence: Evidence) -> Iterator[Finding]:
+def stored_separately(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that share storage with anything else."""
     return _shared(evidence, of_params=True)
 
 
-def returned_apart(evidence: Evidence) -> Iterator[Finding]:
+def returned_separately(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned input gradients that share storage with anything but a parameter gradient."""
     return _shared(evidence, of_params=False)
 

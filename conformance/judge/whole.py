@@ -39,7 +39,7 @@ def whole(evidence: Evidence) -> Judged:
         if not evidence.capabilities.input_pass_touches_params:
             yield from state.params_untouched_by_input_pass(evidence)
         yield from state.returned_stays(evidence)
-        yield from state.stored_apart(evidence)
+        yield from state.stored_separately(evidence)
     if fires_hooks(evidence.trial, evidence.capabilities):
         yield from hooks.fire_as_often(evidence, "tensor")
         yield from hooks.fire_as_often(evidence, "post_accumulate")

@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gradconform.process.serving import Orders, Tell, tidy_without
+from gradconform.process.serving import Orders, Send, tidy_without
 from gradconform.torch_releases.pipelining import launch_options
 
 from .exchange import remove
@@ -21,7 +21,7 @@ from .start_folder import Start
 _SHUTDOWN_S = 5
 
 
-def launch(orders: Orders, _: Tell) -> None:
+def launch(orders: Orders, _: Send) -> None:
     """Run the launcher's process: start the keeper of this machine's ranks, and wait for it.
 
     Their shared folder is made here, so that it is removed if the command is killed. The keeper ends with this process,

@@ -51,14 +51,14 @@ def _follow(start: Start, here: int) -> None:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 del left[rank]
-                start.tell_exit(rank, os.waitstatus_to_exitcode(status))
+                start.write_exit(rank, os.waitstatus_to_exitcode(status))
         time.sleep(_PERIOD_S)
     for rank, process in left.items():
         with suppress(ProcessLookupError):  # it may not have its own group yet
             os.killpg(process, signal.SIGKILL)
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        start.tell_exit(rank, None)
+        start.write_exit(rank, None)
 
 
 def _forked(start: Start, rank: int, local: int, here: int) -> int:

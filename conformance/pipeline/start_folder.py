@@ -53,7 +53,7 @@ class Start:
         """Return the file with a rank's standard error."""
         return self.folder / f"rank-{rank}.log"
 
-    def tell_exit(self, rank: int, code: int | None) -> None:
+    def write_exit(self, rank: int, code: int | None) -> None:
         """Record the exit code of a rank, None if it was killed because the others had ended."""
         _write_whole(self.folder / f"rank-{rank}.exit", json.dumps(code))
 

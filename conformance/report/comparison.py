@@ -49,8 +49,12 @@ def comparison_lines(found: Comparison, condition: Expression, width: int, detai
     for name, (heading, role) in HEADINGS.items():
         changes = found.changes[name]
         if changes:
-            tell = _LAID_OUT.get(name, _each)
-            lines += [Line(f"{heading}: {count(len(changes), 'check')}", role), *tell(changes, width, detail), Line()]
+            write_lines = _LAID_OUT.get(name, _each)
+            lines += [
+                Line(f"{heading}: {count(len(changes), 'check')}", role),
+                *write_lines(changes, width, detail),
+                Line(),
+            ]
     if found.differences:
         lines += [Line(f"other differences: {len(found.differences)}")]
         differences = (f"{name}: {before!r} before, {now!r} now" for name, before, now in found.differences)

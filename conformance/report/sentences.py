@@ -159,7 +159,9 @@ def crashed(times: int, seconds: float, allowed: int | None) -> str:
 
 def numbers(report: Report) -> tuple[str, ...]:
     """Return the error against plain autograd, and each device's skipped operations, memory and repeatability."""
-    texts = [tell(report.results) for tell in (_near, _repeated, _off_device, _memory, _deferred, _spread)]
+    texts = [
+        write_lines(report.results) for write_lines in (_near, _repeated, _off_device, _memory, _deferred, _spread)
+    ]
     return (*filter(None, texts), *_tolerances(report.devices or {}))
 
 

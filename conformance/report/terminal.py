@@ -163,8 +163,8 @@ def _section(
     lines += [*wrapped(section.note, width), Line()]
     shown = [(number, cause) for number, cause in numbered if detail.causes is None or number <= detail.causes]
     for number, cause in shown:
-        tell = _fault if section.spares_target else _cause
-        lines += [*tell(number, cause, report, width, detail), Line()]
+        write_lines = _fault if section.spares_target else _cause
+        lines += [*write_lines(number, cause, report, width, detail), Line()]
     left = len(numbered) - len(shown)
     more = count(left, "more cause" if shown else "cause")
     return [

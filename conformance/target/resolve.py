@@ -27,7 +27,7 @@ from gradconform.exits import refusal
 from gradconform.files.user_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.process.serving import Orders, Tell
+from gradconform.process.serving import Orders, Send
 
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
@@ -95,15 +95,15 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     return replace(made, text=target, **_origin(_home(made, module)))
 
 
-def tell_targets(orders: Orders, tell: Tell) -> None:
+def describe_targets(orders: Orders, send: Send) -> None:
     """Resolve targets one by one in a worker process: report the version and file of each, or the error."""
     for name in next(orders)["targets"]:
         try:
             found = resolve(name)
         except Exception as error:  # noqa: BLE001, PERF203 (each error belongs to one target)
-            tell({"problem": refusal(error)[0]})
+            send({"problem": refusal(error)[0]})
         else:
-            tell({"version": found.version, "file": found.file})
+            send({"version": found.version, "file": found.file})
 
 
 def load_registered(target: str, group: str) -> object:

@@ -9,7 +9,7 @@ import pytest
 from gradconform.cli.target_queries import query_targets
 from gradconform.version import KIT_VERSION
 
-TELL = "gradconform.target.resolve:tell_targets"
+TELL = "gradconform.target.resolve:describe_targets"
 
 
 def test_a_target_that_ends_the_process_costs_no_other_its_answer(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.devices.probe import Probe, Request, probe_all, probe_apart
+from gradconform.devices.probe import Probe, Request, probe_all, probe_in_process
 from gradconform.user_input.values import SelectionError
 
 #: A type that torch knows and no build here has a backend for, so that its object alone answers.
@@ -60,7 +60,7 @@ def test_a_device_that_hangs_when_it_is_asked_is_told(
     asked = tmp_path / "asked"
     hanging = plugin(tmp_path, "hangs", f"import pathlib, time; pathlib.Path({str(asked)!r}).touch(); time.sleep(1e6)")
     hour_passes_when_there_is(asked)
-    (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,))).probes
+    (probe,) = probe_in_process(Request(type=ODD, plugins=(hanging,))).probes
     limit = "did not return within 600 s (GRADCONFORM_PROBE_SECONDS sets the limit)"
     assert probe.reason == f"device_count() of {ODD} {limit}"
 
@@ -95,7 +95,7 @@ abacus.to_host = fragile
 """,
         encoding="utf-8",
     )
-    (probe,) = probe_apart(Request(type="abacus", plugins=("fragile",))).probes
+    (probe,) = probe_in_process(Request(type="abacus", plugins=("fragile",))).probes
     assert probe.reason is None
     assert {name for name, problem in probe.dtypes.items() if not problem} == {
         "float64", "float32", "complex64", "complex128",
@@ -110,4 +110,4 @@ abacus.to_host = fragile
 def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
     with pytest.raises(SelectionError, match=": expected seconds, such as "):
-        probe_apart(Request(type="npu"))
+        probe_in_process(Request(type="npu"))

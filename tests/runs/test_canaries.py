@@ -185,7 +185,7 @@ def test_under_pytest_the_last_check_tells_and_the_report_has_nothing_that_count
 def test_every_canary_is_judged_as_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Result] = []
     watching = Guard()
-    watching.tell = told.append
+    watching.report_result = told.append
     assert watching.look() is None
     assert [result.check for result in told] == [UNCHANGED, *BACKWARDS]
     assert [name.partition(".")[2] for name in BACKWARDS] == list(EDITS)
