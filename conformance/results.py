@@ -381,10 +381,10 @@ class Report:
             return EXIT_ENVIRONMENT
         if not self.complete:
             return EXIT_INCOMPLETE
-        return EXIT_USAGE if self.idle_waivers else EXIT_CONFORMS
+        return EXIT_USAGE if self.unused_waivers else EXIT_CONFORMS
 
     @property
-    def idle_waivers(self) -> list[int]:
+    def unused_waivers(self) -> list[int]:
         """Positions of the waivers that matched no result in a whole run of profile ``full``: remove them."""
         whole = self.complete and self.profile == "full" and self.shard is None and not self.extra
         if self.waivers is None or not whole:

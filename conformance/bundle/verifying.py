@@ -146,8 +146,8 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
     unlisted = sorted({r.check for r in report.results if r.waiver is not None and r.waiver not in listed})
     if unlisted:
         yield f"{len(unlisted)} checks have a waiver that {WAIVERS} does not list: {_few(unlisted)}"
-    if report.idle_waivers:
-        yield f"{len(report.idle_waivers)} waivers are unused; remove them, and run again"
+    if report.unused_waivers:
+        yield f"{len(report.unused_waivers)} waivers are unused; remove them, and run again"
 
 
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:

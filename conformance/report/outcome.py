@@ -26,7 +26,7 @@ def not_decisive(result: Result) -> str:
     return for_terminal(f"{result.requirement} {seen[0] if seen else result.status}")
 
 
-def told_in_full(result: Result, target: str) -> str:
+def full_text(result: Result, target: str) -> str:
     """Return the defect in one line, which test runners show in their summaries, then the details.
 
     The details are the level, device and dtype, the requirement and the findings.

@@ -300,7 +300,7 @@ def _met(report: Report, position: int, entry: Mapping[str, Any]) -> str:
         return "for another adapter, torch, device or dtype"
     met = [result.status for result in report.results if result.waiver == entry]
     if not met:
-        return "nothing; remove it" if position in report.idle_waivers else "nothing"
+        return "nothing; remove it" if position in report.unused_waivers else "nothing"
     waived, passed = met.count("waived"), met.count("unexpectedly_passed")
     parts = [(waived, "waived"), (passed, "passed"), (len(met) - waived - passed, "failed all the same")]
     return ", ".join(f"{number} {what}" for number, what in parts if number)
@@ -315,11 +315,11 @@ def waiver_file(report: Report) -> str:
     return f"{report.waivers['file']}: {entries} {'entry' if entries == 1 else 'entries'}{aside}"
 
 
-def idle_waivers(report: Report) -> list[str]:
+def unused_waivers(report: Report) -> list[str]:
     """Return the waivers that matched no result in a whole run of profile ``full``."""
     waivers: Mapping[str, Any] = report.waivers or {}
     return [
         f"{waivers['file']}: entry {position + 1} ({waivers['entries'][position]['check']}) matched no result of this "
         "whole run; remove it"
-        for position in report.idle_waivers
+        for position in report.unused_waivers
     ]

@@ -13,7 +13,7 @@ from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, count, heading, listed, wrapped, wrapped_each
 from .probed_devices import Device, devices, left_out
-from .sections import Section, idle_waivers, sections, waiver_file
+from .sections import Section, sections, unused_waivers, waiver_file
 from .sentences import (
     against_manifest,
     command_again,
@@ -105,7 +105,7 @@ def closing(
         *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
-        *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
+        *wrapped_each(unused_waivers(report), width, hanging=4, role="bad"),
         *wrapped_each(torch_untested(report), width, hanging=4, role="warning"),
         *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
         last,

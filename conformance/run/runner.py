@@ -246,7 +246,7 @@ class Runner:
 
     def _withheld(self, needs: frozenset[str]) -> frozenset[str]:
         adapter = self.target.adapter
-        if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unsaid):
+        if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unstated):
             return frozenset()
         if self._shown_withheld is None:
             self._shown_withheld = adapter.withheld(self.device, self.dtype)

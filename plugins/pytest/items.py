@@ -12,7 +12,7 @@ import pytest
 
 from gradconform.adapter import Capabilities, capability_of
 from gradconform.contract.plan import Item
-from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_full, waived_because
+from gradconform.report.outcome import CheckFailedError, full_text, not_decisive, waived_because
 from gradconform.results import Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions
@@ -103,7 +103,7 @@ class BoundCheck:
         if not (result.decisive or (run.options.strict and result.status == "failed")):
             pytest.xfail(not_decisive(result))
         # reached by --runxfail as well, which lets xfail return
-        raise CheckFailedError(told_in_full(result, str(run.target.text)))
+        raise CheckFailedError(full_text(result, str(run.target.text)))
 
     def _judged(self) -> Result:
         """Run the check, and look at this process where it is time for that."""

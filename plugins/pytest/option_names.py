@@ -88,7 +88,7 @@ _INI_TYPES: Mapping[Kind, str] = {"text": "string", "several": "args", "paths": 
 _NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
 
 
-def anything_said(config: pytest.Config) -> bool:
+def anything_set(config: pytest.Config) -> bool:
     """Tell whether command line, ini file or environment name an option, with whatever value."""
     return any(
         config.getoption(one.ini) is not None or config.getini(one.ini) is not None or os.environ.get(one.variable)

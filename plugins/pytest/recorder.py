@@ -97,9 +97,9 @@ class Recorder:
         return nothing or any(report.coverage is not None and bool(report.lacks) for report in reports.values())
 
     @property
-    def has_idle_waivers(self) -> bool:
+    def has_unused_waivers(self) -> bool:
         """Whether a waiver met no result in a whole run of profile ``full``."""
-        return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
+        return any(run.report().unused_waivers for run in self._runs.values() if not run.added)
 
     def write(self, path: Path) -> list[Path]:
         """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on.

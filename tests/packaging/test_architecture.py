@@ -106,7 +106,7 @@ def graph() -> Graph:
     return Graph(modules, tuple(edge for name, path in modules.items() for edge in imports_of(name, path, modules)))
 
 
-def told_floors() -> dict[str, int]:
+def listed_floors() -> dict[str, int]:
     """Return the floor of each folder, as the table of ARCHITECTURE.md says it."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     return {folder: int(floor) for floor, folder in re.findall(r"^\| (\d+) \| `([\w/]+)/`", text, re.MULTILINE)}
@@ -115,7 +115,7 @@ def told_floors() -> dict[str, int]:
 def folder_of(module: str) -> str:
     """Return the folder of ARCHITECTURE.md that holds a module: the deepest one that the table names."""
     folder = graph().modules[module].parent.relative_to(ROOT)
-    floors = told_floors()
+    floors = listed_floors()
     return next(str(one) for one in (folder, *folder.parents) if str(one) in floors)
 
 
@@ -124,7 +124,7 @@ def test_the_table_names_every_folder_that_is_there_and_no_other() -> None:
     rooms = {
         f"conformance/{folder.parts[1]}" for folder in found if folder.parts[0] == "conformance" and folder.parts[1:]
     }
-    assert set(told_floors()) == rooms | set(TOP)
+    assert set(listed_floors()) == rooms | set(TOP)
 
 
 def listed_under(heading: str) -> set[str]:
@@ -186,7 +186,7 @@ def test_no_module_is_loose_in_a_folder_that_has_a_plan() -> None:
 
 
 def test_a_folder_imports_only_from_floors_below_its_own() -> None:
-    floors = told_floors()
+    floors = listed_floors()
     wrong = [
         f"{edge.module}:{edge.line} imports {edge.imported}"
         for edge in graph().within()
