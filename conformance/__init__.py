@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gradconform.plugins.pytest.fixture_values import BuiltStage, OutputGrads
     from gradconform.plugins.pytest.options import parametrize_checks
     from gradconform.reading.report import ReportError, read_report
-    from gradconform.report.outcome import CheckFailedError
+    from gradconform.report.check_failure import CheckFailedError
     from gradconform.run.run import check_stage_backward
     from gradconform.target.layer_swap import Swap, swap
     from gradconform.user_input.values import Profile
@@ -44,7 +44,7 @@ _HOME = {
     "gradconform.plugins.pytest.fixture_values": ("BuiltStage", "OutputGrads"),
     "gradconform.plugins.pytest.options": ("parametrize_checks",),
     "gradconform.reading.report": ("ReportError", "read_report"),
-    "gradconform.report.outcome": ("CheckFailedError",),
+    "gradconform.report.check_failure": ("CheckFailedError",),
     "gradconform.results": ("NonConformingError", "Report", "Result", "Status", "Verdict"),
     "gradconform.run.run": ("check_stage_backward",),
     "gradconform.target.layer_swap": ("Swap", "swap"),

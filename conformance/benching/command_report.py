@@ -1,4 +1,4 @@
-"""What one command told of one target, read from the report that it wrote."""
+"""The report of one command of the bench on one target, read from the JSON that the command wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradconform.reading.report import values_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReport:
-    """What a command told: the checks that failed, and of how many of them which causes were told, the commonest first.
+    """The report of a command: the failed checks, and the reported causes with their counts, the most frequent first.
 
     ``errors`` are the checks that could not be judged, or what the command said where it wrote no report. ``seconds``
     is the time that it took, ``processor`` that of processors, with all that it has started.

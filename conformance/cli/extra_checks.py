@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.diagnosis.cause import listed
 from gradconform.exits import EXIT_INTERRUPTED
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
+from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.extra_checks import ExtraChecks, run_extra
-from gradconform.pipeline.host_copies import HOST_COPIES
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.placement import backend_for

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from gradconform.devices.dtypes import dtype_named
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.fixtures.random_stages import Order
 from gradconform.fuzz.campaign import Campaign, run_campaign

@@ -11,7 +11,7 @@ from gradconform.contract import checks_of
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import choose
 from gradconform.devices.flags import flags_named
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.files.user_files import replace_file
 from gradconform.pipeline.options import STEPS

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
 from gradconform.files.user_files import replace_file
-from gradconform.pipeline.host_copies import HOST_COPIES
+from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.training_step.composition import StepCase, step_cases

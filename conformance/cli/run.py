@@ -24,7 +24,7 @@ from gradconform.run.time_budget import TimeBudget
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import current_folder_first
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
-from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers.isolated_run import IsolatedRun
 
 from .arguments import RUN_DEFAULTS
 from .console import complain, keep_output_for_the_report, refuse_unwritable_outputs, width, write

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from gradconform.devices.device import device_of
 from gradconform.user_input.values import SelectionError
 
-from .host_copies import HOST_COPIES
+from .cpu_copies import HOST_COPIES
 
 
 def backend_for(name: str, ranks: int, *, share: bool = False) -> str:

@@ -37,10 +37,10 @@ from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_
 from gradconform.user_input.values import current_folder_first
 
 from .cases import BY_NAME, Case
+from .cpu_copies import HOST_COPIES, register_host_copies
 from .exchange import Job, Marker, Outcome
-from .host_copies import HOST_COPIES, register_host_copies
-from .runtime import make_schedule, make_stages, put_under_test
 from .start_folder import JOB, Start
+from .torch_runtime import make_schedule, make_stages, put_under_test
 from .training_step.composition import StepCase, withheld
 from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named

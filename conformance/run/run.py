@@ -26,7 +26,7 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.names import Dtype
-from gradconform.devices.ready import device_here, ready
+from gradconform.devices.prepared import device_here, ready
 from gradconform.drive.reference64 import OracleCache
 from gradconform.files.records import Header, header_of
 from gradconform.fixtures.operations.measured import MeasuredError, to_json

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.drive.reference64 import OracleCache
 from gradconform.process.pipes import Message
 from gradconform.process.serving import Orders, Send

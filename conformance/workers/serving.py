@@ -68,7 +68,7 @@ def _watched(run: Run, send: Send) -> Run:
 
 def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
     """Read the worker's number and the devices from the first order, and make the devices ready."""
-    from gradconform.devices.ready import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.prepared import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
 
     os.environ[WORKER_VARIABLE] = str(first["worker"])
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: no file there can replace it)

@@ -16,7 +16,7 @@ from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.run.options import RunOptions

@@ -58,7 +58,7 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
             ones = torch.ones(3, device=gradconform_device)
             assert ones.sum() == 3
     """
-    from gradconform.devices.ready import device_here, device_named  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.prepared import device_here, device_named  # noqa: PLC0415 (it imports torch)
 
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 

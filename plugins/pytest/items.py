@@ -12,7 +12,7 @@ import pytest
 
 from gradconform.adapter import Capabilities, capability_of
 from gradconform.contract.plan import Item
-from gradconform.report.outcome import CheckFailedError, full_text, not_decisive, waived_because
+from gradconform.report.check_failure import CheckFailedError, full_text, not_decisive, waived_because
 from gradconform.results import Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from gradconform.contract.plan import Item
-from gradconform.report.outcome import CheckFailedError, full_text, not_decisive, waived_because
+from gradconform.report.check_failure import CheckFailedError, full_text, not_decisive, waived_because
 from gradconform.report.sentences import verdict
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions

@@ -10,8 +10,8 @@ import pytest
 
 from gradconform.devices import choice, probe
 from gradconform.devices.choice import Choice, choose, refuse_crowd
+from gradconform.devices.prepared import index_of, worker_number
 from gradconform.devices.probe import Line, Probe, Request
-from gradconform.devices.ready import index_of, worker_number
 from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
 WORKS = dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "")

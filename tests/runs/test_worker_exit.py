@@ -12,13 +12,13 @@ import pytest
 
 from gradconform.contract.space.checks import ROWS
 from gradconform.devices.choice import choose
-from gradconform.devices.ready import WORKER_VARIABLE
+from gradconform.devices.prepared import WORKER_VARIABLE
 from gradconform.exits import RunStoppedError
 from gradconform.process.worker import Exit
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
-from gradconform.workers import isolated
-from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers import isolated_run
+from gradconform.workers.isolated_run import IsolatedRun
 from gradconform.workers.serving import exhaustion, places_to_run, serve
 from gradconform.workers.worker_exit import Ending, charged
 
@@ -89,7 +89,7 @@ def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
         'Thread 0x1 (most recent call first):\n  File "worker.py", line 1 in listen_to_parent\n\n'
         "Thread 0x2 (most recent call first):\n  <no Python frame>\n\n"
         'Current thread 0x3 (most recent call first):\n  File "ours.py", line 3 in stuck\n'
-        f'  File "{Path(isolated.__file__).parent}/worker.py", line 9 in main\n\nExtension modules: a, b\n'
+        f'  File "{Path(isolated_run.__file__).parent}/worker.py", line 9 in main\n\nExtension modules: a, b\n'
     )
     ending = Ending.of(Exit(code=-signal.SIGABRT, complaints="one\ntwo\n", stacks=stacks))
     assert charged(BEGUN, ending, ending, result("passed")).message.splitlines() == [
