@@ -119,7 +119,7 @@ class Compared(DispatchMode):
         if explained or self._shrinks(func, args, given, seen) or _rounds_scalars(func, given, found, seen):
             self._note(name, seen)
         else:
-            own = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.beside("the CPU")))
+            own = Cause(Mistake.OPERATION_WRONG, names=(name, _shapes(given[0]), seen.compared_with("the CPU")))
             inside = self._inside(func, args, given)
             self.found = inside or own
             self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
