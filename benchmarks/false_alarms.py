@@ -23,7 +23,7 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.judge.finding import Judged, error_ratios_in
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve
@@ -47,7 +47,7 @@ class Row:
 
     def judge(self, evidence: Evidence) -> Judged:
         """Judge one trial, and note the largest headroom."""
-        judged = list(whole(evidence))
+        judged = list(all_requirements(evidence))
         self.error_ratio = max([self.error_ratio, *error_ratios_in(judged)])
         yield from judged
 

@@ -18,7 +18,7 @@ from gradconform.exits import UsageError
 from gradconform.files.records import tupled
 from gradconform.fixtures.inputs import Constant, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
 from gradconform.run.runner import Runner
@@ -222,7 +222,7 @@ class Hunt:
         """Return what a trial shows; one that is refused, although claimed, shows just that."""
         self.trials += 1
         try:
-            return self.runner.findings(trial, whole)
+            return self.runner.findings(trial, all_requirements)
         except (OracleError, DeviceFaultError, DeviceLostError):  # of the implementation nothing is known
             self.unjudged += 1
             return []

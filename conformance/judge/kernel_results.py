@@ -18,7 +18,7 @@ from gradconform.torch_releases.unwritten_memory import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
 from .kernel_call import REFUSALS
-from .terms import terms_of
+from .term_sizes import terms_of
 from .values import same_bits
 
 #: The largest difference in eps of the largest element between float64 and the CPU's own dtype. A larger one means that

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gradconform.contract.check import Check
 from gradconform.fixtures.inputs import Integers, Normal
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.judge import gradients, whole
+from gradconform.judge import all_requirements, gradients
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference import split
 from gradconform.target.functions import FULL, SPLIT
@@ -183,7 +183,7 @@ def _plain(check: Check) -> bool:
     kinds = {action.kind for action in trial.actions}
     halves = {action.mb for action in trial.actions if action.kind == "I"}
     return (
-        judge_of(check)[0] in {gradients, whole}
+        judge_of(check)[0] in {gradients, all_requirements}
         and as_usual
         and len(trial.stages) == 1
         and kinds <= set("FBIW")

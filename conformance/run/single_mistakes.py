@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.diagnosis.one_mistake import candidates
+from gradconform.diagnosis.repeated_mistakes import candidates
 from gradconform.diagnosis.visible_facts import VisibleFacts, WrongOne
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence

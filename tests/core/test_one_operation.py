@@ -15,7 +15,7 @@ from gradconform.devices import tensor_facts
 from gradconform.devices.device import denormals_as
 from gradconform.judge.kernel_results import difference
 from gradconform.judge.slopes import another_backward
-from gradconform.judge.terms import _absolute_terms
+from gradconform.judge.term_sizes import _absolute_terms
 from gradconform.trial.materials import Materials
 
 SUM = torch.ops.aten.sum.dim_IntList

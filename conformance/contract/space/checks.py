@@ -8,7 +8,7 @@ from pathlib import Path
 from gradconform.contract.check import Judge, family
 from gradconform.covering.rows import named
 from gradconform.covering.space import Words
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.trial.trial import Trial
 
 from . import rows
@@ -68,7 +68,7 @@ def full() -> Judge:
 
     Catches: a mistake that needs two or three values together, or that no other check finds.
     """
-    return whole
+    return all_requirements
 
 
 @family("space.triples", _trials(BEYOND, "split"), phrases=_phrases(BEYOND, "split"), profile="full")
@@ -81,7 +81,7 @@ def split() -> Judge:
 
     Catches: a mistake of I or W that needs two or three values together, or that no other check finds.
     """
-    return whole
+    return all_requirements
 
 
 #: Values that no row of profile ``quick`` has: slow ones, ones that hide the rest of a row, and ones whose claim many

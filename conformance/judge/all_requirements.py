@@ -15,7 +15,7 @@ _STATE = ("args", "output_grads", "params", "requires_grad", "rng", "process", "
 
 
 @by_numeric_rule
-def whole(evidence: Evidence) -> Judged:
+def all_requirements(evidence: Evidence) -> Judged:
     """Yield differences from plain autograd: values after every action, and state and hooks if they are watched.
 
     If a value is wrong, nothing more is checked. None among the output gradients is judged only if none_output_grad is
