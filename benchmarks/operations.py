@@ -60,7 +60,7 @@ def _make_wrong(checks: Sequence[Check]) -> None:
     able = {name: found for name, found in outcomes.items() if found is not None}
     for name, found in able.items():
         if not found.named:
-            print(f"  {name}: {found.description}")
+            print(f"  {name}: {found.told}")
     share = sum(found.named for found in able.values()) / len(able)
     print(f"{len(callers)} operations reach the device, of {len(able)} of which a wrong result shows in an entry")
     print(Figure("wrong operations named", f"{share:.1%}", f"{NAMED:.0%}", "operations.py"))
