@@ -103,7 +103,7 @@ def test_sparse_results_are_compared_by_value_and_reported_with_numbers() -> Non
     assert seen(func, args, near) is None
     said = seen(func, args, torch.eye(3).to_sparse())
     assert said is not None
-    assert said.beside("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
+    assert said.compared_with("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
 
 
 def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_denormals() -> None:
