@@ -49,8 +49,15 @@ Sort = Literal[
 #: The names in JSON of the fields that have another name in Python.
 JSON_NAMES = {"error_ratio": "headroom"}
 
+_PYTHON_NAMES = {name: field for field, name in JSON_NAMES.items()}
+
 #: How a check ended its process; the system ends a process as ``killed`` if memory runs out.
 EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
+
+
+def python_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON values by the names that their fields have in Python."""
+    return {_PYTHON_NAMES.get(name, name): value for name, value in values.items()}
 
 
 class NonConformingError(AssertionError):
@@ -187,9 +194,7 @@ class Result:
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
         several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed", "undone")}
-        named = {python: values[name] for python, name in JSON_NAMES.items() if name in values}
-        rest = {name: value for name, value in values.items() if name not in JSON_NAMES.values()}
-        return cls(**{**rest, **named, **several})
+        return cls(**{**python_names(values), **several})
 
 
 def now() -> str:

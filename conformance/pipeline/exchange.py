@@ -16,6 +16,7 @@ from typing import Any
 from gradconform.diagnosis.cause import cause_from
 from gradconform.judge.finding import Finding
 from gradconform.process.forks import OneProcess
+from gradconform.results import python_names
 
 from .cases import Case
 from .training_step.composition import StepCase
@@ -105,7 +106,7 @@ def read_outcomes(path: Path) -> Iterator[Outcome]:
 
 def _finding_of(values: dict[str, Any]) -> Finding:
     cause = None if values["cause"] is None else cause_from(values["cause"])
-    return Finding(**{**values, "cause": cause})
+    return Finding(**{**python_names(values), "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

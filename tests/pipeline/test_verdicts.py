@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
-from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark
+from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark, read_outcomes
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.pipeline.verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_on
 
@@ -24,6 +25,14 @@ STEP = step_cases("quick")[0]
 def raised(port: int) -> Verdict:
     result = CASE.result("cpu", "float32", status="failed", kind="error", message="raised")
     return Verdict(result=result, how="raised", where=GLOO.format(port=port))
+
+
+def test_an_outcome_is_read_as_it_was_written_with_the_numbers_of_its_findings(tmp_path: Path) -> None:
+    cause = Cause(Mistake.SCALED, factors=(0.5,))
+    finding = Finding("mismatch", "rank 0, input 0", "0B0", "worst at [0]", 2.0, 1e-6, 2e6, cause)
+    outcome = Outcome(case=CASE.id, rank=0, findings=(finding,), error_ratio=2e6, bit_equal=False)
+    (tmp_path / "0.jsonl").write_text(outcome.to_line(), encoding="utf-8")
+    assert list(read_outcomes(tmp_path / "0.jsonl")) == [outcome]
 
 
 def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> None:
