@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import torch
 from reordered import KERNELS, SUMS, Reordered
 
-from gradconform.bias import Errors, in_series, judge_spread
 from gradconform.contract.areas import CHECKS
 from gradconform.contract.cases import DRAWS
 from gradconform.devices.dtypes import dtype_named
@@ -29,6 +28,7 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.fixtures.random_stages import SeededChoices
 from gradconform.judge.bias import BIAS, Draw
 from gradconform.judge.finding import findings_in
+from gradconform.judge.mean_rule import Errors, in_series, judge_spread
 from gradconform.reference.variants import VARIANTS
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve

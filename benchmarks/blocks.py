@@ -19,12 +19,12 @@ import torch
 from figures import Figure
 
 from gradconform import check_stage_backward
-from gradconform.contract.beside import ALL
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_block import memory_of
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
-from gradconform.naming import SIZES
 from gradconform.reference.variants import VARIANTS
+from gradconform.user_input.values import SIZES
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -57,7 +57,7 @@ def _alarms(options: argparse.Namespace) -> None:
             report = check_stage_backward(VARIANTS[name](), dtype=dtype, block=ALL, sizes=options.sizes)
             judged += report.summary["passed"] + report.summary["failed"]
             failed += [f"{name} in {dtype}: {result.check}" for result in report.failures]
-            of_dtype = max([of_dtype, *(result.headroom or 0.0 for result in report)])
+            of_dtype = max([of_dtype, *(result.error_ratio or 0.0 for result in report)])
         largest = max(largest, of_dtype)
         print(f"{dtype}: largest error {of_dtype:.3g} of its bound, {time.perf_counter() - began:.0f} s", flush=True)
     for told in failed:

@@ -23,8 +23,8 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.oracle import OracleError
 from gradconform.fixtures.random_stages import SeededChoices
-from gradconform.judge import whole
-from gradconform.judge.finding import Judged, headrooms_in
+from gradconform.judge import all_requirements
+from gradconform.judge.finding import Judged, error_ratios_in
 from gradconform.run.runner import Runner
 from gradconform.target.resolve import resolve
 from gradconform.trial.random_trials import draw_trial
@@ -41,20 +41,20 @@ class Row:
     dtype: str
     judged: int = 0
     unjudged: int = 0
-    headroom: float = 0.0
+    error_ratio: float = 0.0
     seconds: float = 0.0
     alarms: list[str] = field(default_factory=list)
 
     def judge(self, evidence: Evidence) -> Judged:
         """Judge one trial, and note the largest headroom."""
-        judged = list(whole(evidence))
-        self.headroom = max([self.headroom, *headrooms_in(judged)])
+        judged = list(all_requirements(evidence))
+        self.error_ratio = max([self.error_ratio, *error_ratios_in(judged)])
         yield from judged
 
     def __str__(self) -> str:
         """Return the row of the table."""
         trials, alarms, rate = f"{self.judged:,}", f"{len(self.alarms)}", f"{self.judged / self.seconds:.0f}"
-        return f"| `{self.target}` | {self.dtype} | {trials} | {alarms} | {self.headroom:.2g} | {rate} |"
+        return f"| `{self.target}` | {self.dtype} | {trials} | {alarms} | {self.error_ratio:.2g} | {rate} |"
 
 
 HEAD = """\

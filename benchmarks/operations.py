@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from figures import Figure
 
-from gradconform.contract.beside import ALL
 from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_operation import asked_of
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
@@ -46,7 +46,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     asked = asked_of(options.names, "quick")
     tried = asked.listed - len(asked.untried)
-    print(asked.told)
+    print(asked.description)
     print(Figure("entries tried", f"{tried / asked.listed:.1%}", f"{TRIED:.0%}", "operations.py"))
     if options.wrong:
         _make_wrong([check for check in asked.checks if check.id.startswith("ops.full.")])

@@ -15,7 +15,7 @@ from collections import Counter
 import torch
 from figures import Figure, measured
 
-from gradconform.contract.beside import ALL, ORACLES
+from gradconform.contract.extra_ids import ALL, ORACLES
 from gradconform.contract.on_operation import asked_of as on_operations
 from gradconform.contract.on_oracle import OracleCheck, asked_of
 from gradconform.devices.dtypes import dtype_named
@@ -53,7 +53,7 @@ def _judge(checks: list[OracleCheck], device: torch.device, dtype: str) -> None:
     results = [oracles.run(check) for check in checks]
     taken = time.perf_counter() - started
     for found in by_oracles(results):
-        print(f"\n{dtype}, {taken:.0f} s: {found.told}")
+        print(f"\n{dtype}, {taken:.0f} s: {found.text}")
         rate = f"{found.compared / taken * SECONDS:,.0f} in two minutes"
         print(Figure(f"{found.oracle} in {dtype}", rate, f"{CALLS:,} kernel calls", "oracles.py"))
     print(f"{dict(Counter(result.status for result in results))}")

@@ -49,7 +49,7 @@ def _failed(result: Result) -> Result:
     }
     message = f"program F0 I0 F1 I1 W0 W1\nlayers.0.weight, after W0: {text}; likely cause: micro-batch 0 added as well"
     return replace(
-        result, status="failed", kind="mismatch", headroom=312000.0, message=message, findings=(finding,) * 3
+        result, status="failed", kind="mismatch", error_ratio=312000.0, message=message, findings=(finding,) * 3
     )
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 #: What a process of the kit has on its command line, by what it is to the command.
 _ROLES = {
     b"gradconform.workers.serving:serve": "worker",
-    b"gradconform.devices.questions:answer": "probe",
+    b"gradconform.devices.probe_questions:answer": "probe",
     b"gradconform.pipeline.launcher:launch": "launcher",
-    b"gradconform.pipeline.rank": "rank",
+    b"gradconform.pipeline.rank_keeper": "rank",
     b"import sys;exec(eval(sys.stdin.readline()))": "worker",  # execnet's, for pytest-xdist
 }
 #: How much more than it has a process may have, in bytes, where its memory is limited from outside.

@@ -22,9 +22,9 @@ from soak_commands import RESULTS, expected, undisturbed, words
 from soak_processes import end, left_after, of_folder, shared_memory, strike
 from soak_space import VICTIMS, Fault
 
-from gradconform.reading.recorded import read_run
+from gradconform.files.records import RecordsError
+from gradconform.reading.record_file import read_run
 from gradconform.reading.report import ReportError, read_report
-from gradconform.records import RecordsError
 
 HERE = Path(__file__).parent
 #: How long a command may take, a session of pytest that hangs until it is interrupted, and what is to end, in seconds.

@@ -28,7 +28,7 @@ _PATIENCE = 60
 #: What is left of the address space where memory is to run out, in bytes, and what is asked for at a time.
 _ROOM, _PIECE = 64 << 20, 8 << 20
 
-_WORKS = {"gradconform.workers.serving:serve": "worker", "gradconform.devices.questions:answer": "probe"}
+_WORKS = {"gradconform.workers.serving:serve": "worker", "gradconform.devices.probe_questions:answer": "probe"}
 _calls = 0
 
 

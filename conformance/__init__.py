@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 if TYPE_CHECKING:
-    from gradconform.drive.own_stage import Gradients, autograd_gradients
+    from gradconform.drive.user_stage import Gradients, autograd_gradients
     from gradconform.judge.matching import GradientMismatchError, assert_matches_autograd
     from gradconform.plugins.pytest.fixture_values import BuiltStage, OutputGrads
     from gradconform.plugins.pytest.options import parametrize_checks
     from gradconform.reading.report import ReportError, read_report
-    from gradconform.report.outcome import CheckFailedError
+    from gradconform.report.check_failure import CheckFailedError
     from gradconform.run.run import check_stage_backward
+    from gradconform.target.layer_swap import Swap, swap
+    from gradconform.user_input.values import Profile
 
     from .adapter import Adapter, Capabilities, FullSession, Session, SplitSession, StageSpec, UnsupportedError
     from .devices.names import Dtype, DtypeName
-    from .naming import Profile
     from .results import NonConformingError, Report, Result, Status, Verdict
-    from .swapping import Swap, swap
 
 __version__ = KIT_VERSION
 
@@ -38,16 +38,16 @@ _HOME = {
         "UnsupportedError",
     ),
     "gradconform.devices.names": ("Dtype", "DtypeName"),
-    "gradconform.drive.own_stage": ("Gradients", "autograd_gradients"),
+    "gradconform.drive.user_stage": ("Gradients", "autograd_gradients"),
     "gradconform.judge.matching": ("GradientMismatchError", "assert_matches_autograd"),
-    "gradconform.naming": ("Profile",),
+    "gradconform.user_input.values": ("Profile",),
     "gradconform.plugins.pytest.fixture_values": ("BuiltStage", "OutputGrads"),
     "gradconform.plugins.pytest.options": ("parametrize_checks",),
     "gradconform.reading.report": ("ReportError", "read_report"),
-    "gradconform.report.outcome": ("CheckFailedError",),
+    "gradconform.report.check_failure": ("CheckFailedError",),
     "gradconform.results": ("NonConformingError", "Report", "Result", "Status", "Verdict"),
     "gradconform.run.run": ("check_stage_backward",),
-    "gradconform.swapping": ("Swap", "swap"),
+    "gradconform.target.layer_swap": ("Swap", "swap"),
 }
 
 __all__ = [

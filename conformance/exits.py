@@ -61,5 +61,5 @@ def refusal(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _USED_UP):
         return f"this machine ran out of a resource: {str(error) or 'memory'}", EXIT_ENVIRONMENT
     # A crash of the kit has its own exit code and is never reported as a verdict.
-    told = "".join(traceback.format_exception(error))
-    return f"internal error of the kit; there is no verdict on the target:\n{told}", EXIT_KIT
+    reported = "".join(traceback.format_exception(error))
+    return f"internal error of the kit; there is no verdict on the target:\n{reported}", EXIT_KIT

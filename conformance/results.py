@@ -11,8 +11,11 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
-from gradconform.naming import count
+from gradconform.text.escaping import for_terminal
+from gradconform.text.findings import finding_line
+from gradconform.user_input.values import count
 
+from .coverage import Coverage, Lack, coverage_of, impossible_shares
 from .exits import (
     EXIT_ADAPTER,
     EXIT_CONFORMS,
@@ -22,9 +25,6 @@ from .exits import (
     EXIT_KIT,
     EXIT_USAGE,
 )
-from .extent import Extent, Lack, extent, impossible_shares
-from .finding_text import finding_line
-from .sinks import for_terminal
 from .version import CONTRACT_VERSION, KIT_VERSION
 
 SCHEMA = "gradconform-report"
@@ -47,8 +47,18 @@ Sort = Literal[
     "buffer", "requires_grad flag", "entry of what W returns", "micro-batch", "module", "thing",
 ]  # fmt: skip
 
+#: The names in JSON of the fields that have another name in Python.
+JSON_NAMES = {"error_ratio": "headroom"}
+
+_PYTHON_NAMES = {name: field for field, name in JSON_NAMES.items()}
+
 #: How a check ended its process; the system ends a process as ``killed`` if memory runs out.
 EndKind = Literal["crash", "hang", "memory", "device_lost", "killed"]
+
+
+def python_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON values by the names that their fields have in Python."""
+    return {_PYTHON_NAMES.get(name, name): value for name, value in values.items()}
 
 
 class NonConformingError(AssertionError):
@@ -78,11 +88,11 @@ class Place(NamedTuple):
 class Result:
     """The verdict on one check, on one device and dtype.
 
-    ``headroom`` is the largest error/bound ratio: 0 if everything was bit-equal to plain autograd, above 1 if a value
-    was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or of the error (``kit``,
-    ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds: ``environment`` if plain
-    autograd raised, :data:`~gradconform.extent.WITHHELD` if a list excludes it, and ``gradconform.extent.NOTHING`` if
-    an oracle has nothing to compare.
+    ``error_ratio`` (in JSON ``headroom``) is the largest error/bound ratio: 0 if everything was bit-equal to plain
+    autograd, above 1 if a value was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or
+    of the error (``kit``, ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds:
+    ``environment`` if plain autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it, and
+    ``gradconform.coverage.NOTHING`` if an oracle has nothing to compare.
 
     ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
     repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference
@@ -118,7 +128,7 @@ class Result:
     status: Status
     requirement: str
     message: str = ""
-    headroom: float | None = None
+    error_ratio: float | None = None
     duration_s: float = 0.0
     kind: str | None = None
     bit_equal: bool | None = None
@@ -167,7 +177,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        values = asdict(self)
+        values = {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
         del values["exhausted"]
         values["findings"] = [dict(finding) for finding in self.findings]
         values |= {"programs": list(self.programs), "unclaimed": list(self.unclaimed)}
@@ -185,7 +195,7 @@ class Result:
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """Return the result that :meth:`to_dict` wrote."""
         several = {name: tuple(values.get(name, ())) for name in ("findings", "programs", "unclaimed", "undone")}
-        return cls(**{**values, **several})
+        return cls(**{**python_names(values), **several})
 
 
 def now() -> str:
@@ -298,9 +308,9 @@ class Report:
         )
 
     @property
-    def extent(self) -> Extent | None:
+    def coverage(self) -> Coverage | None:
         """How much of the contract was judged; None if the run is not a whole run of it."""
-        return extent(self.results) if self.whole and self.shard is None and not self.extra else None
+        return coverage_of(self.results) if self.whole and self.shard is None and not self.extra else None
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
@@ -310,7 +320,7 @@ class Report:
         """
         if self.shard is not None:
             return ()
-        judged = self.extent
+        judged = self.coverage
         return impossible_shares(self.results) if judged is None else judged.lacks
 
     @property
@@ -328,7 +338,7 @@ class Report:
             return "incomplete"
         if part:
             return "passed"
-        judged = self.extent
+        judged = self.coverage
         if judged is not None and not judged.whole:
             return "conforms in part with waivers" if self.rests_on_waivers else "conforms in part"
         return "conforms with waivers" if self.rests_on_waivers else "conforms"
@@ -341,9 +351,9 @@ class Report:
     @property
     def decided(self) -> dict[str, Any]:
         """The conclusions from the results, as JSON values: ``verdict``, ``conforms`` and ``extent``."""
-        verdict, judged = self.verdict, self.extent
-        told = None if judged is None else judged.to_dict()
-        return {"verdict": verdict, "conforms": verdict == "conforms", "extent": told}
+        verdict, judged = self.verdict, self.coverage
+        reported = None if judged is None else judged.to_dict()
+        return {"verdict": verdict, "conforms": verdict == "conforms", "extent": reported}
 
     @property
     def scope(self) -> str:
@@ -377,10 +387,10 @@ class Report:
             return EXIT_ENVIRONMENT
         if not self.complete:
             return EXIT_INCOMPLETE
-        return EXIT_USAGE if self.idle_waivers else EXIT_CONFORMS
+        return EXIT_USAGE if self.unused_waivers else EXIT_CONFORMS
 
     @property
-    def idle_waivers(self) -> list[int]:
+    def unused_waivers(self) -> list[int]:
         """Positions of the waivers that matched no result in a whole run of profile ``full``: remove them."""
         whole = self.complete and self.profile == "full" and self.shard is None and not self.extra
         if self.waivers is None or not whole:
@@ -414,7 +424,7 @@ class Report:
             unsupported = next((f"; the first: {r.check}: {r.message}" for r in self.results if r.message), "")
             msg = f"{counts['ran']} of {self.planned} checks were judged on {self.target['name']}{unsupported}"
             raise NonConformingError(for_terminal(msg))
-        if not decisive and self.extent is not None and self.lacks:
+        if not decisive and self.coverage is not None and self.lacks:
             msg = f"too little was judged on {self.target['name']} for a verdict: {'; '.join(map(str, self.lacks))}"
             raise NonConformingError(for_terminal(msg))
         if decisive:

@@ -161,14 +161,14 @@ class Judgement:
 
     error: float
     bound: float
-    headroom: float
+    error_ratio: float
     worst: tuple[int, ...]
     in_eps: float = 0.0
 
     @property
     def passed(self) -> bool:
         """Whether the error is within the bound."""
-        return self.headroom <= 1.0
+        return self.error_ratio <= 1.0
 
 
 def judge(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
@@ -206,9 +206,9 @@ def judge(  # noqa: PLR0913 (a tensor, its references, and its allowed error)
         least = spread + room.absolute
         bound = factor * (2.0 * _max(oracle_error) + unit * scale.peak + least)
         bound_rms = factor * (2.0 * _rms(oracle_error) + unit * scale.rms + least)
-        headroom = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
+        error_ratio = max(_ratio(_max(error), bound), _ratio(_rms(error), bound_rms))
         worst, in_eps = _first_of_the_worst(error, eps * scale.peak), _ratio(_max(error), eps * scale.peak)
-        return Judgement(_max(error), bound, headroom, worst, in_eps)
+        return Judgement(_max(error), bound, error_ratio, worst, in_eps)
 
     scale = scale.with_(reference)
     judged = by(scale)

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .put_in import in_torch, install
+    from .install_in_torch import in_torch, install
 
 __all__ = ["in_torch", "install"]
 
@@ -18,4 +18,4 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(importlib.import_module(f"{__name__}.put_in"), name)
+    return getattr(importlib.import_module(f"{__name__}.install_in_torch"), name)

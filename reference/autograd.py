@@ -37,11 +37,11 @@ def run_forward(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     *,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
-    apart: bool = False,
+    separately: bool = False,
 ) -> list[Passed]:
     """Return the outputs of stages run forward as one model, each with the outputs of the previous one as input.
 
-    ``around`` is entered around each stage. If they are ``apart``, each stage receives its own leaves instead of the
+    ``around`` is entered around each stage. If ``separately``, each stage receives its own leaves instead of the
     previous stage's outputs, so that a backward ends there.
     """
     passed: list[Passed] = []
@@ -49,7 +49,7 @@ def run_forward(
         with around():
             outputs = stage(*args, **kwargs)
         passed.append(Passed(stage, tuple(args), outputs))
-        args = as_tuple(map_leaves(leaf_of, outputs) if apart else outputs)
+        args = as_tuple(map_leaves(leaf_of, outputs) if separately else outputs)
     return passed
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from gradconform.devices.memory import shared_place_of
+from gradconform.devices.tensor_facts import shared_place_of
 
 from .recomputed import Root, needs_grad
 

@@ -126,7 +126,7 @@ class PlainSession(TensorSession):
         self.reduce()
         self.add_tied()
         self.add(before)
-        return self.told(losses)
+        return self.reported_losses(losses)
 
     def accumulate(self, batch: Batch) -> list[Tensor] | None:
         """Run every micro-batch forward and back, and keep the gradients for the next step to reduce."""
@@ -135,7 +135,7 @@ class PlainSession(TensorSession):
         self.add(self.shares)
         self.shares = self.kept()
         self.add(before)
-        return self.told(losses)
+        return self.reported_losses(losses)
 
     def passes(self, batch: Batch) -> list[Tensor | None]:
         """Run every micro-batch forward and back; return their losses on a last rank."""
@@ -147,9 +147,9 @@ class PlainSession(TensorSession):
         """Run every micro-batch forward."""
         self.round_parameters()
         with torch.no_grad():
-            return self.told([self.forward(chunk)[1] for chunk in batch.split()])
+            return self.reported_losses([self.forward(chunk)[1] for chunk in batch.split()])
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
         """Return the losses on a last rank, None on others."""
         return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
 

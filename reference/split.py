@@ -21,15 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from gradconform.devices.memory import shared_place_of
+from gradconform.devices.tensor_facts import shared_place_of
 from gradconform.torch_releases.edges import EDGE
 from gradconform.torch_releases.node_hooks import Watched
 from gradconform.torch_releases.products import engine_is_needed
 
 from .gradients import apart, below_loss, input_grads, match, places_of
+from .parameter_uses import Fallback, LookUp, Reason, Uses, accumulated_into, uses_of
 from .recomputed import Root, edge_of, input_pass, silenced, start_at
 from .use_plan import GroupPlan, plan_of
-from .uses import Fallback, LookUp, Reason, Uses, accumulated_into, uses_of
 from .weight_pass import accumulate_groups
 
 #: The claims of these functions beyond those of plain autograd.
@@ -76,9 +76,9 @@ def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
     """Return one gradient per input value, and the context that ``stage_backward_weight`` needs.
 
     Parameters are not changed. With ``explain``, ``context[0]["explained"]`` lists a
-    :class:`~gradconform.reference.uses.Fallback` for each parameter whose gradient this pass computes and keeps for W,
-    even if it is not requested. ``look_up`` returns the plan for the shape of a graph. Raises as :func:`stage_backward`
-    does.
+    :class:`~gradconform.reference.parameter_uses.Fallback` for each parameter whose gradient this pass computes and
+    keeps for W, even if it is not requested. ``look_up`` returns the plan for the shape of a graph. Raises as
+    :func:`stage_backward` does.
     """
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}

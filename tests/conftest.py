@@ -31,7 +31,7 @@ pytest_plugins = ["pytester"]
 
 # What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
 for name in (
-    "judge.matching", "drive.own_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
+    "judge.matching", "drive.user_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
     "plugins.pytest.items", "reference.split",
     "reference.autograd", "plugins.adapters.torch_functions", "contract.areas",
 ):  # fmt: skip

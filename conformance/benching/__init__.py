@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .campaign import judge_bench
+from .command_report import CommandReport
 from .outcome import Bench, Outcome
-from .told import Told
 
-__all__ = ["Bench", "Outcome", "Told", "judge_bench"]
+__all__ = ["Bench", "CommandReport", "Outcome", "judge_bench"]

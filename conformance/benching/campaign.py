@@ -13,9 +13,9 @@ from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.worker import Exit, Worker
 
-from .commands import REPORT, SAID
+from .command_report import CommandReport, report_of_command
+from .commands import OUTPUT, REPORT
 from .outcome import Outcome
-from .told import Told, told_by
 
 #: What one command may take, in seconds: the longest takes a tenth of it on a free machine.
 LONGEST = 600.0
@@ -37,38 +37,42 @@ def judge_bench(
     are reported when they are ready. Two defects with the same fixed version and command share its run. An interrupt or
     an error ends running commands.
     """
-    told: dict[Words, Told] = {}
+    reported: dict[Words, CommandReport] = {}
     left = list(defects)
     commands = list(dict.fromkeys(words for defect in defects for words in _both(defect)))
-    with closing(_told(commands, command, workers, imports)) as telling:
+    with closing(_reports(commands, command, workers, imports)) as telling:
         for one in telling:
-            told[one.command] = one
-            for defect in [defect for defect in left if told.keys() >= {*_both(defect)}]:
+            reported[one.command] = one
+            for defect in [defect for defect in left if reported.keys() >= {*_both(defect)}]:
                 left.remove(defect)
-                on_outcome(Outcome(defect, *(told[words] for words in _both(defect))))
+                on_outcome(Outcome(defect, *(reported[words] for words in _both(defect))))
 
 
 def _both(defect: Defect) -> tuple[Words, Words]:
     return defect.words(defect.broken), defect.words(defect.mended)
 
 
-def _told(commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]) -> Generator[Told, None, None]:
+def _reports(
+    commands: Sequence[Words], command: str, workers: int, imports: Sequence[str]
+) -> Generator[CommandReport, None, None]:
     """Yield the results of commands in the order of their ends."""
     with tempfile.TemporaryDirectory(prefix="gradconform-bench-") as folder, closing(Orphans()):
         given = {"command": command, "imports": imports, "commands": commands, "at_once": workers}
         given |= {"within": folder, "longest": LONGEST}
         left = dict(enumerate(commands))
         with closing(Worker("gradconform.benching.commands:run_commands", given, quiet=True)) as worker:
-            for heard in worker.told():
-                if isinstance(heard, Exit):
-                    lost = (f"the process that runs commands ended with {heard.words}: {heard.last_line}",)
-                    yield from (Told(command=words, exit_code=-1, seconds=0.0, errors=lost) for words in left.values())
+            for message in worker.messages():
+                if isinstance(message, Exit):
+                    lost = (f"the process that runs commands ended with {message.words}: {message.last_line}",)
+                    yield from (
+                        CommandReport(command=words, exit_code=-1, seconds=0.0, errors=lost) for words in left.values()
+                    )
                 else:
-                    yield _read(left.pop(heard["number"]), Path(folder, str(heard["number"])), heard)
+                    yield _read(left.pop(message["number"]), Path(folder, str(message["number"])), message)
 
 
-def _read(command: Words, own: Path, heard: Message) -> Told:
+def _read(command: Words, own: Path, message: Message) -> CommandReport:
     """Return a command's result from its folder."""
-    said = (own / SAID).read_text(encoding="utf-8", errors="replace") if (own / SAID).exists() else ""
-    told = told_by(command, heard["code"], heard["seconds"], own / REPORT, said)
-    return replace(told, processor=heard["busy"])
+    output = (own / OUTPUT).read_text(encoding="utf-8", errors="replace") if (own / OUTPUT).exists() else ""
+    reported = report_of_command(command, message["code"], message["seconds"], own / REPORT, output)
+    return replace(reported, processor=message["busy"])

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradconform.exits import EXIT_KIT
-from gradconform.process.serving import Orders, Tell, end_with
+from gradconform.process.serving import Orders, Send, end_with
 
 _PERIOD_S = 0.02
 
 #: The files of a command in its folder: its report, and what it prints.
-REPORT, SAID = "report.json", "said"
+REPORT, OUTPUT = "report.json", "said"
 
 #: Runs a command of the kit from its words, and returns its exit code.
 Command = Callable[[Sequence[str]], int]
@@ -39,7 +39,7 @@ class _Running:
     until: float
 
 
-def run_commands(orders: Orders, tell: Tell) -> None:
+def run_commands(orders: Orders, send: Send) -> None:
     """Run the given commands in that process, some ``at_once``, and report the end of each.
 
     Each has a folder in ``within``, named by its number. A command that takes longer than ``longest`` seconds is
@@ -58,7 +58,7 @@ def run_commands(orders: Orders, tell: Tell) -> None:
             process = _forked(command, words, Path(given["within"], str(number)))
             running[process] = _Running(number, began, began + given["longest"])
         if (ended := _ended(running)) is not None:
-            tell(ended)
+            send(ended)
         else:
             time.sleep(_PERIOD_S)
 
@@ -78,9 +78,9 @@ def _forked(command: Command, words: Sequence[str], folder: Path) -> int:
 
 def _run(command: Command, words: Sequence[str], folder: Path) -> NoReturn:
     """Run a command in its folder, and end this process with its exit code."""
-    said = os.open(folder / SAID, os.O_WRONLY | os.O_CREAT)
-    os.dup2(said, sys.stdout.fileno())
-    os.dup2(said, sys.stderr.fileno())
+    output = os.open(folder / OUTPUT, os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
     os.chdir(folder)
     try:
         code = command([*words, "--json", str(folder / REPORT)])

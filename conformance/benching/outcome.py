@@ -8,7 +8,7 @@ from typing import Any
 
 from gradconform.bench import Defect
 
-from .told import Told
+from .command_report import CommandReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Outcome:
     """The kit's results on a defect and on the fixed version."""
 
     defect: Defect
-    broken: Told
-    mended: Told
+    broken: CommandReport
+    mended: CommandReport
 
     @property
     def judged(self) -> bool:
@@ -130,8 +130,8 @@ class Bench:
     @property
     def processor(self) -> float:
         """The processor time of all commands in seconds; a command of two defects counts once."""
-        told = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
-        return sum(one.processor for one in told.values())
+        reported = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
+        return sum(one.processor for one in reported.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""

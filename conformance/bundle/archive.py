@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import LARGEST_REPORT, content
-from gradconform.kit_files import kit_files
+from gradconform.files.kit_files import kit_files
+from gradconform.files.user_files import LARGEST_REPORT, content
 from gradconform.reading.report import read_report
 from gradconform.results import Report
 
@@ -69,7 +69,9 @@ def statement(report: Report) -> str:
     name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
     cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
     waived = f", {counts['waived']} waived" if counts["waived"] else ""
-    asked, left_out = (report.manifest, "") if report.extent is None else (report.extent.asked, report.extent.left_out)
+    asked, left_out = (
+        (report.manifest, "") if report.coverage is None else (report.coverage.asked, report.coverage.left_out)
+    )
     should = f"; {counts['failed_should']} SHOULD failed" if counts["failed_should"] else ""
     return (
         f"{name} (SHA-256 {target.get('sha256')}) {report.verdict}: contract {report.contract}, profile "

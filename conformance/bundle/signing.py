@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import content, opened
+from gradconform.files.user_files import content, opened
 from gradconform.process.worker import exit_in_words
 
 from .archive import on_disk
@@ -75,8 +75,8 @@ def signature(held: bytes, key: str) -> bytes:
     done = _ssh_keygen(["sign", "-f", str(Path(key).absolute()), "-n", NAMESPACE], held, asks=_person_at_terminal())
     if done.returncode != 0:
         msg = (
-            f"--sign {key!r}: ssh-keygen did not sign with it ({_said(done)}); expected a private ssh key. For a key "
-            "with a passphrase, use a terminal, or add it to ssh-agent with ssh-add"
+            f"--sign {key!r}: ssh-keygen did not sign with it ({_described(done)}); expected a private ssh key. "
+            "For a key with a passphrase, use a terminal, or add it to ssh-agent with ssh-add"
         )
         raise SigningError(msg)
     return done.stdout
@@ -97,18 +97,18 @@ def signer(held: bytes, bundle: str, signers: str) -> str:
     with on_disk({_SIGNERS: listed, _SIGNATURE: given}) as folder:
         done = _ssh_keygen(["check-novalidate", *_SIGNED], held, folder)
         if done.returncode != 0:
-            msg = f"{path!r} is not a signature of this bundle: {_said(done)}"
+            msg = f"{path!r} is not a signature of this bundle: {_described(done)}"
             raise NotSignedError(msg)
         done = _ssh_keygen(["find-principals", "-s", _SIGNATURE, "-f", _SIGNERS], b"", folder)
         if done.returncode != 0:
             _refuse_malformed(signers, listed)
-            msg = f"{path!r} was made with a key that {signers!r} does not list: {_said(done)}"
+            msg = f"{path!r} was made with a key that {signers!r} does not list: {_described(done)}"
             raise NotSignedError(msg)
         for name in _names(done.stdout):
             done = _ssh_keygen(["verify", "-I", name, "-f", _SIGNERS, *_SIGNED], held, folder)
             if done.returncode == 0:
                 return name
-    msg = f"{path!r} was made with a key that {signers!r} does not allow for bundles: {_said(done)}"
+    msg = f"{path!r} was made with a key that {signers!r} does not allow for bundles: {_described(done)}"
     raise NotSignedError(msg)
 
 
@@ -164,12 +164,12 @@ def _ssh_keygen(
         raise NoSshKeygenError(msg) from error
     if done.returncode not in {0, _REFUSED}:
         ended = exit_in_words(done.returncode)
-        msg = f"{program} -Y {words[0]} ended with {ended}: {_said(done)}; install OpenSSH 8.2 or later"
+        msg = f"{program} -Y {words[0]} ended with {ended}: {_described(done)}; install OpenSSH 8.2 or later"
         raise NoSshKeygenError(msg)
     return done
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _described(done: subprocess.CompletedProcess[bytes]) -> str:
     """Return the error message of ``ssh-keygen`` as one line."""
     lines = done.stderr.decode(errors="replace").splitlines()
     return "; ".join(line.strip() for line in lines if line.strip())[:_SAID] or "ssh-keygen gave no reason"

@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradconform.kit_files import altered_since_installation, kit_files, kit_sha256
-from gradconform.naming import count
-from gradconform.reading.recorded import read_run
+from gradconform.files.kit_files import altered_since_installation, kit_files, kit_sha256
+from gradconform.files.records import RecordsError
+from gradconform.reading.record_file import read_run
 from gradconform.reading.report import ReportError, read_report
-from gradconform.records import RecordsError
 from gradconform.results import Report
+from gradconform.user_input.values import count
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import WaiverError, read_waivers
 
@@ -113,15 +113,15 @@ def _of_device(probe: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_statement(stated: Mapping[str, Any], report: Report, environment: Mapping[str, Any]) -> Iterator[str]:
-    told = {
+    pairs = {
         "statement": (stated["statement"], statement(report)),
         "target": (stated["target"], dict(report.target)),
         "kit": (stated["kit"], report.kit),
         "contract": (stated["contract"], report.contract),
         "environment": (environment, dict(report.environment)),
     }
-    for name, (said, reported) in told.items():
-        if said != reported:
+    for name, (claimed, reported) in pairs.items():
+        if claimed != reported:
             yield f"the {name} differs from the report's"
 
 
@@ -147,8 +147,8 @@ def _of_waivers(report: Report, content: bytes | None, today: dt.date | None) ->
     unlisted = sorted({r.check for r in report.results if r.waiver is not None and r.waiver not in listed})
     if unlisted:
         yield f"{WAIVERS} does not list the waivers of {count(len(unlisted), 'check')}: {_few(unlisted)}"
-    if report.idle_waivers:
-        yield f"the report has {count(len(report.idle_waivers), 'unused waiver')}; remove these, and run again"
+    if report.unused_waivers:
+        yield f"the report has {count(len(report.unused_waivers), 'unused waiver')}; remove these, and run again"
 
 
 def _of_records(report: Report, content: bytes | None) -> Iterator[str]:

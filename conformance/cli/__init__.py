@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SIGNAL, refusal
-from gradconform.process.ends import end_seen
 from gradconform.process.interrupts import endings_interrupt
 
 from .arguments import parser
 from .console import complain, give_output_back, keep_output_for_the_report, refuse_unwritable_outputs
+
+
+@contextlib.contextmanager
+def _end_seen(instead: Callable[[int], int]) -> Iterator[None]:
+    """Make ``os._exit`` in this process call ``instead`` with its code and exit with the returned code.
+
+    Processes that this one forks exit normally.
+    """
+    own, end = os.getpid(), os._exit
+
+    def ended(status: int) -> NoReturn:
+        end(instead(status) if os.getpid() == own else status)
+
+    os._exit = ended
+    try:
+        yield
+    finally:
+        os._exit = end
+
 
 __all__ = ["main"]
 
@@ -67,7 +86,7 @@ def _code(argv: Sequence[str] | None) -> int:
         keep_output_for_the_report(arguments)
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
             faulthandler.enable(sys.__stderr__)  # a target's code may be the reason for a fatal signal
-        with end_seen(_ended):
+        with _end_seen(_ended):
             return int(pkgutil.resolve_name(arguments.command)(arguments))
     except SystemExit as stop:  # argparse has printed the error or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE

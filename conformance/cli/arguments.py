@@ -10,9 +10,9 @@ import importlib.metadata
 import textwrap
 from functools import partial
 
-from gradconform.naming import STEP_PROFILES
-from gradconform.option_words import DEFAULT_SEED
 from gradconform.run.options import OPTIONS
+from gradconform.user_input.option_help import DEFAULT_SEED
+from gradconform.user_input.values import STEP_PROFILES
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import report_arguments  # noqa: F401 (registers its commands)
@@ -27,8 +27,8 @@ from .parsing import (
     add_count,
     add_option,
     add_output,
+    add_output_options,
     add_report_files,
-    add_telling,
     command,
     duration_given,
     names_given,
@@ -77,7 +77,7 @@ def _run(one: argparse.ArgumentParser) -> None:
         elif name != "target":
             add_option(one, name)
     _add_records_and_workers(one)
-    add_telling(one)
+    add_output_options(one)
     one.add_argument(
         "--last-failed", "--lf", dest="last_failed", **SWITCH,
         help="run only the checks that failed in TARGET's last run from this folder, or all if none failed",
@@ -279,7 +279,7 @@ def _device(one: argparse.ArgumentParser) -> None:
     for name in options:
         add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
     _add_records_and_workers(one)
-    add_telling(one, formats=False)
+    add_output_options(one, formats=False)
     add_report_files(one)
     add_output(
         one, "--skip-list", help="write the wrong and unsupported operations in the format of torch's device tests"
@@ -421,7 +421,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
         help="only for target torch: judge torch with the correct split that gradconform.reference.install() puts "
         "into it, and torch as released for comparison",
     )
-    add_telling(one)
+    add_output_options(one)
     add_report_files(one)
 
 
@@ -462,7 +462,7 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
         help="judge this recorded schedule, or a CSV file in torch's format; may be repeated (default: all recorded "
         "schedules)",
     )
-    add_telling(one)
+    add_output_options(one)
     add_report_files(one)
 
 
@@ -478,7 +478,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
     )
     add_option(one, "device", default="cpu", help="put the stages on DEVICE")
     add_option(one, "device_plugins")
-    add_telling(one)
+    add_output_options(one)
     add_report_files(one)
 
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from gradconform.bench import DEFECTS, Defect
 from gradconform.benching import Bench, Outcome, judge_bench
-from gradconform.contract.beside import chosen
+from gradconform.contract.extra_ids import chosen
 from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError, count
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
+from gradconform.user_input.values import SelectionError, count
 
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
@@ -75,7 +75,7 @@ def _exit_code(bench: Bench) -> int:
 def chosen_defects(patterns: Sequence[str]) -> list[Defect]:
     """Return the defects whose name or class matches one of the patterns; all if there are no patterns.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that matches nothing.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that matches nothing.
     """
     if not patterns:
         return list(DEFECTS.values())
@@ -90,11 +90,11 @@ def _judged(defects: Sequence[Defect], workers: int) -> Bench:
     """Judge defects with progress on a terminal; after ctrl-C, return those judged so far."""
     outcomes: dict[str, Outcome] = {}
     console, began = terminal() if on_terminal() else None, time.perf_counter()
-    with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as tell:
+    with progress_bar(console, "starting", len(defects), name_width=46, counted="not as recorded") as advance:
 
         def take(outcome: Outcome) -> None:
             outcomes[outcome.defect.id] = outcome
-            tell(outcome.defect.id, done=True, counts=not outcome.as_recorded)
+            advance(outcome.defect.id, done=True, counts=not outcome.as_recorded)
 
         with contextlib.suppress(KeyboardInterrupt):
             judge_bench(defects, _COMMAND, workers=workers, imports=_IMPORTS, on_outcome=take)

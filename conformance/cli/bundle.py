@@ -10,7 +10,7 @@ from gradconform.bundle.archive import ArchiveError, Sources, archive_content, b
 from gradconform.bundle.signing import NotSignedError, is_signed, signature, signature_path, signer
 from gradconform.bundle.verifying import reasons_against
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import is_file, sha256
+from gradconform.files.user_files import is_file, sha256
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
@@ -39,7 +39,7 @@ def bundle(arguments: argparse.Namespace) -> int:
         raise BundleError(msg) from error
     reasons = reasons_against(files)
     if reasons:
-        return _tell_reasons(f"{arguments.report} does not support a statement", reasons)
+        return _print_reasons(f"{arguments.report} does not support a statement", reasons)
     written = {arguments.output: packed(files)}
     if arguments.sign is not None:
         written[signature_path(arguments.output)] = signature(written[arguments.output], arguments.sign)
@@ -98,7 +98,7 @@ def verify(arguments: argparse.Namespace) -> int:
     except NotSignedError as error:
         reasons.append(str(error))
     if reasons:
-        return _tell_reasons("NOT VALID", reasons)
+        return _print_reasons("NOT VALID", reasons)
     report = read_report(files["report.json"])
     write([Line(f"VALID, {signed}: {statement(report)}"), *_left_open(report)])
     return EXIT_CONFORMS
@@ -115,7 +115,7 @@ def _signed(held: bytes, arguments: argparse.Namespace) -> str:
 
 def _left_open(report: Report) -> Iterator[Line]:
     """Yield a line for each limit of the conformance: features that were not claimed, and failed SHOULD checks."""
-    for claim, count in (report.extent.withheld if report.extent is not None else {}).items():
+    for claim, count in (report.coverage.withheld if report.coverage is not None else {}).items():
         yield Line(f"  - withheld: {claim}, which {count} of the checks that were not judged need")
     for result in report.failures:
         yield Line(f"  - failed SHOULD: {result.place.name}")
@@ -135,7 +135,7 @@ def _statement(files: dict[str, bytes]) -> str:
     return statement(read_report(files["report.json"]))
 
 
-def _tell_reasons(head: str, reasons: list[str]) -> int:
+def _print_reasons(head: str, reasons: list[str]) -> int:
     count = f"{head}: {len(reasons)} {'reason' if len(reasons) == 1 else 'reasons'}"
     write([Line(count), *(Line(f"  - {reason}") for reason in reasons)])
     return EXIT_DOES_NOT

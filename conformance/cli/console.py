@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
-from gradconform.given_files import replace_files
+from gradconform.files.user_files import replace_files
 from gradconform.report.lines import Line, Role, as_it_stands
-from gradconform.sinks import for_json, for_terminal, line_for_terminal
+from gradconform.text.escaping import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,14 +109,14 @@ def complain(text: str) -> None:
 
     On a terminal, the message is wrapped; for a pipe, it is one line.
     """
-    told = for_terminal(f"gradconform: {text.rstrip()}")
+    reported = for_terminal(f"gradconform: {text.rstrip()}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
-            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in told.splitlines())
-            told = "\n".join(line.text for lines in each for line in lines)
-        print(told, file=sys.stderr, flush=True)  # noqa: T201 (command output)
+            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in reported.splitlines())
+            reported = "\n".join(line.text for lines in each for line in lines)
+        print(reported, file=sys.stderr, flush=True)  # noqa: T201 (command output)
 
 
 def _print(text: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import datetime as dt
 from collections.abc import Mapping
 
-from gradconform.contract.explained import explained
+from gradconform.contract.explanation_file import explained
 from gradconform.contract.frozen import FrozenCheck, file_of, frozen
 from gradconform.contract.selection import of_profile, selected
 from gradconform.contract.space.rows import made_anew
@@ -80,9 +80,9 @@ def _freeze(version: str, released: dt.date | None) -> int:
 
     fixed, differences = freeze(version, released)
     kinds = ("added", "gone", "changed")
-    told = ", ".join(f"{sum(line.startswith(kind) for line in differences)} {kind}" for kind in kinds)
+    reported = ", ".join(f"{sum(line.startswith(kind) for line in differences)} {kind}" for kind in kinds)
     final = "" if released is None else f"; released on {released}, it changes no more"
     shown = [*differences[:_MOST], *([f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else [])]
     size = f"{len(fixed.checks)} checks on {len(fixed.stages)} stages"
-    write_text("\n".join([*shown, f"{file_of(version)}: contract {version}, {size}; {told}{final}"]))
+    write_text("\n".join([*shown, f"{file_of(version)}: contract {version}, {size}; {reported}{final}"]))
     return EXIT_CONFORMS

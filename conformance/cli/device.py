@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gradconform.contract.beside import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
+from gradconform.contract.extra_ids import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
 
@@ -32,9 +32,9 @@ def device(arguments: argparse.Namespace) -> int:
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
         found = judge(arguments, file, order=_turn, fresh=True)
-    told = device_verdict(found.report, Counter(place.device for place in found.planned))
-    write(list(told.lines))
-    return EXIT_DOES_NOT if told.wrong else found.code
+    reported = device_verdict(found.report, Counter(place.device for place in found.planned))
+    write(list(reported.lines))
+    return EXIT_DOES_NOT if reported.wrong else found.code
 
 
 #: The areas after the contract in a dtype. Known faults follow all dtypes: they say least about the device.

@@ -17,15 +17,15 @@ from gradconform.devices.names import device_names
 from gradconform.devices.probe import Request, requests_for
 from gradconform.devices.probe_cache import cached_probes
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
-from gradconform.naming import current_folder_first
-from gradconform.records import as_json
+from gradconform.files.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
+from gradconform.user_input.values import current_folder_first
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
-from .apart import each_told_apart
 from .console import width, write, write_json
 from .progress import waiting
+from .target_queries import query_targets
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def examine(devices: Iterable[object], plugins: Iterable[str] = (), *, targets: bool = True) -> Health:
     """Return the probe of the named devices, with ``all`` also the CPU, and the state of the registered ``targets``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for text that is no name of a device.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for text that is no name of a device.
     """
     names, modules = device_names(devices), tuple(plugins)
     requests = requests_for(names, modules)
@@ -73,10 +73,10 @@ def _targets() -> list[TargetState]:
     names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=count) as pool:
-        found = [one for some in pool.map(_told, (names[start::count] for start in range(count))) for one in some]
+        found = [one for some in pool.map(_states, (names[start::count] for start in range(count))) for one in some]
     return sorted(found, key=lambda one: one.name)
 
 
-def _told(names: Sequence[str]) -> list[TargetState]:
-    told = each_told_apart("gradconform.target.resolve:tell_targets", names)
-    return [TargetState(name=name, **said) for name, said in told]
+def _states(names: Sequence[str]) -> list[TargetState]:
+    reported = query_targets("gradconform.target.resolve:describe_targets", names)
+    return [TargetState(name=name, **said) for name, said in reported]

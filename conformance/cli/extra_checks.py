@@ -11,19 +11,17 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, TypeVar
 
-from gradconform.clause import Clause
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.diagnosis.cause import listed
 from gradconform.exits import EXIT_INTERRUPTED
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.fixtures.schedules.from_torch import NAMES
-from gradconform.naming import SelectionError, current_folder_first, nearest
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
+from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.extra import ExtraChecks, run_extra
-from gradconform.pipeline.host_copies import HOST_COPIES
+from gradconform.pipeline.extra_checks import ExtraChecks, run_extra
 from gradconform.pipeline.launch import Machines, OnResult, run_pipeline
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.placement import backend_for
@@ -35,14 +33,16 @@ from gradconform.pipeline.stage_objects.checks import CHECKS
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.report.terminal import opening
+from gradconform.requirements.clause import Clause
 from gradconform.results import Report, Result
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
-from .apart import told_apart
 from .console import on_terminal, terminal, width, write
 from .progress import FAILED, Areas, progress_bar
-from .telling import Telling
+from .report_output import ReportOutput
+from .target_queries import query_target
 
 _C = TypeVar("_C", bound=Clause)
 
@@ -68,16 +68,16 @@ def _judging(prepare: Callable[[argparse.Namespace], Prepared]) -> Callable[[arg
     def command(arguments: argparse.Namespace) -> int:
         with current_folder_first():
             prepared = prepare(arguments)
-        report, telling = prepared.report, Telling.of(arguments)
-        if telling.shows_progress:
+        report, output = prepared.report, ReportOutput.of(arguments)
+        if output.shows_progress:
             write(opening(report, [prepared.place], width()))
         code = None
         try:
-            with _progress(prepared, shown=telling.shows_progress) as on_result:
+            with _progress(prepared, shown=output.shows_progress) as on_result:
                 stopped = prepared.run(on_result)
         except KeyboardInterrupt:
             stopped, code = "interrupted", EXIT_INTERRUPTED
-        return telling.conclude(report, code=code, stopped=stopped)
+        return output.conclude(report, code=code, stopped=stopped)
 
     return command
 
@@ -175,7 +175,7 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
 
 def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     """Return whether a target is a runtime, and its report entry; the target is not imported in this process."""
-    return told_apart("gradconform.pipeline.training_step.runtimes:tell_what_runs", target, steps=steps)
+    return query_target("gradconform.pipeline.training_step.runtimes:describe_runtime", target, steps=steps)
 
 
 def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def _progress(prepared: Prepared, *, shown: bool) -> Iterator[OnResult]:
         return
     console = terminal() if on_terminal() else None
     areas = Areas(list(of_checks.values()), lambda result: of_checks[result.check], console)
-    with progress_bar(console, next(iter(of_checks)), len(of_checks), name_width=34, counted="failed") as tell:
+    with progress_bar(console, next(iter(of_checks)), len(of_checks), name_width=34, counted="failed") as advance:
 
         def on_result(result: Result) -> None:
             prepared.report.results.append(result)
             areas.add(result)
-            tell(result.check, done=1, counts=result.status in FAILED)
+            advance(result.check, done=1, counts=result.status in FAILED)
 
         try:
             yield on_result

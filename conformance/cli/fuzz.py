@@ -8,18 +8,18 @@ import time
 from dataclasses import replace
 
 from gradconform.devices.dtypes import dtype_named
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.fixtures.random_stages import Order
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import Defect, Hunt, from_blob, key_of
-from gradconform.naming import SelectionError, current_folder_first
 from gradconform.report.fuzzing import defect_lines, summary_line
 from gradconform.report.lines import Line, wrapped
 from gradconform.run.runner import AdapterError, Runner
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
 from gradconform.target.resolve import resolve
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import SelectionError, current_folder_first
 from gradconform.version import KIT_VERSION
 
 from .console import complain, on_terminal, terminal, width, write
@@ -69,22 +69,22 @@ def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
 def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, bool]:
     """Return the campaign, with each defect printed when it was found, and whether it was interrupted."""
     latest = Campaign()
-    asked, told, done, failing = arguments.max_examples, 0, 0, 0
+    asked, reported, done, failing = arguments.max_examples, 0, 0, 0
     console = terminal() if on_terminal() else None
     with progress_bar(console, "random examples", asked, name_width=16, counted="failures") as show:
 
-        def tell(campaign: Campaign) -> None:
-            nonlocal latest, told, done, failing
+        def advance(campaign: Campaign) -> None:
+            nonlocal latest, reported, done, failing
             latest = replace(campaign, defects=list(campaign.defects))
-            for defect in campaign.defects[told:]:
-                told += 1
-                write(defect_lines(told, defect, width(), _command(arguments)), console)
+            for defect in campaign.defects[reported:]:
+                reported += 1
+                write(defect_lines(reported, defect, width(), _command(arguments)), console)
             show(done=campaign.examples - done, counts=campaign.failing - failing)
             done, failing = campaign.examples, campaign.failing
 
         try:
             return run_campaign(
-                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=tell
+                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=advance
             ), False
         except KeyboardInterrupt:
             return latest, True

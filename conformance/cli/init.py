@@ -16,10 +16,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from packaging.requirements import Requirement
 
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
-from gradconform.naming import current_folder_first
 from gradconform.report.lines import Line, wrapped_each
-from gradconform.target.finding import ENTRY_POINTS, refuse_missing_target, registered
 from gradconform.target.loading import TargetNotInstalledError
+from gradconform.target.lookup import ENTRY_POINTS, refuse_missing_target, registered
+from gradconform.user_input.values import current_folder_first
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import DEFAULT_FILE
 
@@ -158,8 +158,8 @@ def installed_from_disk() -> bool:
 
 def _origin() -> dict[str, Any]:
     """Return the installer's record of the kit's origin (PEP 610); empty for a package index."""
-    told = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
-    return dict(json.loads(told)) if told else {}
+    reported = importlib.metadata.distribution("gradconform").read_text("direct_url.json")
+    return dict(json.loads(reported)) if reported else {}
 
 
 def _torch_range() -> str:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.given_files import replace_file
-from gradconform.kit_files import cache_folder
-from gradconform.naming import PROFILES
+from gradconform.files.kit_files import cache_folder
+from gradconform.files.user_files import replace_file
 from gradconform.results import Report
+from gradconform.user_input.values import PROFILES
 
 #: The options that distinguish runs of one target: the subjects of the checks.
 _JUDGED_ON = ("contract", "stage", "operation", "block", "setting", "fault", "schedule")
@@ -43,8 +43,8 @@ def remember(report: Report) -> None:
     """Store the failed checks of a run; for a check that did not run, the stored state is kept."""
     file = _file(report.options)
     failed = {result.check for result in report.failures}
-    told = {result.check for result in report if result.status != "not_run"}
-    known = sorted(failed | (set(_read(file)) - told))
+    reported = {result.check for result in report if result.status != "not_run"}
+    known = sorted(failed | (set(_read(file)) - reported))
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(str(file), json.dumps(known))

@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradconform.naming import count_read
 from gradconform.run.options import OPTIONS
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
+from gradconform.user_input.values import count_read
 
 EXIT_CODES = """\
 exit codes:
@@ -105,7 +105,7 @@ class Formatter(argparse.HelpFormatter):
 COMMANDS: dict[str, Callable[[Any], None]] = {}
 
 
-def command(name: str, work: str | None, **told: Any) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+def command(name: str, work: str | None, **reported: Any) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Register a function that adds a command's arguments; see :func:`add_command` for the rest.
 
     The function's docstring is the help: its first line is for the list of commands, and the rest is shown above the
@@ -115,16 +115,16 @@ def command(name: str, work: str | None, **told: Any) -> Callable[[Callable[[Any
     def register(add_arguments: Callable[[Any], None]) -> Callable[[Any], None]:
         summary, _, below = (inspect.getdoc(add_arguments) or "").partition("\n\n")
         listed = summary[:1].lower() + summary[1:].rstrip(".")
-        texts = {"help": listed, "description": (below or summary).replace("\n", " "), **told}
+        texts = {"help": listed, "description": (below or summary).replace("\n", " "), **reported}
         COMMANDS[name] = lambda found: add_arguments(add_command(found, name, work, **texts))
         return add_arguments
 
     return register
 
 
-def add_command(found: Any, name: str, work: str | None, **told: Any) -> Any:
+def add_command(found: Any, name: str, work: str | None, **reported: Any) -> Any:
     """Add a command to the subparsers ``found``; its ``work``, ``module:function`` here, is imported late."""
-    one = found.add_parser(name, **told)
+    one = found.add_parser(name, **reported)
     if work is not None:
         one.set_defaults(command=f"{__package__}.{work}", parser=one)
     return one
@@ -198,10 +198,12 @@ def add_option(  # noqa: PLR0913 (a command's settings of an option)
     option = OPTIONS[name]
     one_value = {"type": reading(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
-    told = {} if option.kind == "switch" else {"metavar": option.metavar}
+    reported = {} if option.kind == "switch" else {"metavar": option.metavar}
     shown = "" if option.kind == "switch" or alone else f" (default: {default or unset or option.shown})"
     # argparse formats help texts, so % is escaped.
-    one.add_argument(option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **told, **kind)
+    one.add_argument(
+        option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **reported, **kind
+    )
 
 
 def reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -228,10 +230,10 @@ def add_count(
     one.add_argument(*flags, type=reading(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
 
 
-def add_output(one: Any, *flags: str, metavar: str = "PATH", **told: Any) -> None:
+def add_output(one: Any, *flags: str, metavar: str = "PATH", **reported: Any) -> None:
     """Add an option that names an output file; whether it is writable is tested before the command begins."""
     one.set_defaults(outputs=(*(one.get_default("outputs") or ()), flags[-1]))
-    one.add_argument(*flags, metavar=metavar, **told)
+    one.add_argument(*flags, metavar=metavar, **reported)
 
 
 def add_report_files(one: argparse.ArgumentParser, json: Any = None) -> None:
@@ -258,7 +260,7 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
 FORMATS = ("full", "concise", "json", "github")
 
 
-def add_telling(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
+def add_output_options(one: argparse.ArgumentParser, *, formats: bool = True) -> None:
     """Add the options for the amount and the format of output."""
     how_much = one.add_mutually_exclusive_group()
     how_much.add_argument(

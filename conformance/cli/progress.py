@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
+from gradconform.files.records import Header, started
 from gradconform.process.pipes import printed_afterwards
-from gradconform.process.waits import Waits
-from gradconform.records import Header, started
+from gradconform.process.wait_notices import Waits
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place
-from gradconform.sinks import line_for_terminal
+from gradconform.text.escaping import line_for_terminal
 
 from .console import on_terminal, terminal, width, write
 
@@ -112,7 +112,7 @@ def _shown(header: Header) -> Iterator[Callable[[Place | Result], None]]:
     """Print the plan, and yield a function that receives each started check and each result."""
     several = len(header.cells) > 1
     console = terminal() if on_terminal() else None
-    _tell(opening(header.report_of({}), header.cells, width()), console)
+    _write_lines(opening(header.report_of({}), header.cells, width()), console)
     area_of = partial(_area, several=several)
     crashes = Crashes(header.report["options"].get("max_crashes"))
     areas = Areas(map(area_of, header.places), area_of, console, crashes)
@@ -146,7 +146,7 @@ def _once(take: Callable[[Result], None]) -> Callable[[Result], None]:
     return first
 
 
-def _tell(lines: list[Line], console: Console | None) -> None:
+def _write_lines(lines: list[Line], console: Console | None) -> None:
     """Print lines; the run continues if printing fails, since it may have a report file to write."""
     with contextlib.suppress(OSError):
         write(lines, console)
@@ -179,7 +179,7 @@ class Crashes:
             self.lost_s += result.duration_s
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return the text after other counts; empty if no check has ended its process."""
         return f", {crashed(self.times, self.lost_s, self.allowed)}" if self.times else ""
 
@@ -218,9 +218,9 @@ class Areas:
 
     def _print(self, area: str) -> None:
         results = self._results.pop(area)
-        more = self._crashes.told if any(result.ended for result in results) else ""
+        more = self._crashes.text if any(result.ended for result in results) else ""
         line = tally_line(area.ljust(self._column), results, self._planned[area], more)
-        _tell([line], self._console)
+        _write_lines([line], self._console)
 
 
 @contextlib.contextmanager
@@ -255,12 +255,12 @@ def progress_bar(
         task = progress.add_task(line_for_terminal(first), total=total, count=0, more="")
         count = 0
 
-        def tell(name: str | None = None, *, done: int = 0, counts: int = 0, more: str = "") -> None:
+        def advance(name: str | None = None, *, done: int = 0, counts: int = 0, more: str = "") -> None:
             nonlocal count
             count += counts
             progress.update(task, description=name and line_for_terminal(name), advance=done, count=count, more=more)
 
-        yield tell
+        yield advance
 
 
 @contextlib.contextmanager
@@ -279,13 +279,13 @@ def _bar(
     places: tuple[Place, ...], crashes: Crashes, console: Console | None
 ) -> Iterator[Callable[[Place | Result], None]]:
     """Show a bar with the latest started check, the failures and the crashes so far; without a terminal, nothing."""
-    with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as tell:
+    with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as advance:
 
         def on_news(news: Place | Result) -> None:
             if isinstance(news, Place):
-                tell(_short(news.check), more=crashes.told)
+                advance(_short(news.check), more=crashes.text)
             else:
-                tell(done=True, counts=news.status in FAILED, more=crashes.told)
+                advance(done=True, counts=news.status in FAILED, more=crashes.text)
 
         yield on_news
 

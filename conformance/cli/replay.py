@@ -11,23 +11,23 @@ from gradconform.contract import checks_of
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import choose
 from gradconform.devices.flags import flags_named
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.exits import EXIT_CONFORMS
-from gradconform.given_files import replace_file
-from gradconform.naming import SelectionError, current_folder_first, nearest
+from gradconform.files.user_files import replace_file
 from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.sentences import command_again, options_of
 from gradconform.results import Report, Result
-from gradconform.run.beside import asked_by
+from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .parsing import given_options
+from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
-from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def replay(arguments: argparse.Namespace) -> int:
         run = _run_of(wanted)
         if arguments.script is not None:
             return _write_script(run, wanted, arguments.script)
-        return _told(run, wanted)
+        return _run_and_report(run, wanted)
 
 
 def _without_target(what: str) -> str:
@@ -73,13 +73,13 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
     """Return the check and the options of its run: the report's options, overridden by the given ones."""
     given = given_options(arguments)
     if report is None or before is None:
-        return _Wanted(arguments.what, RunOptions(**{**asked_by(arguments.what), **given, "profile": "full"}))
+        return _Wanted(arguments.what, RunOptions(**{**options_selecting(arguments.what), **given, "profile": "full"}))
     try:
         recorded = options_of(report).but(device=before.device, dtype=before.dtype)
     except ValueError as error:
         msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
-    values = {"target": str(report.target["text"]), **asked_by(before.check), **given}
+    values = {"target": str(report.target["text"]), **options_selecting(before.check), **given}
     return _Wanted(before.check, recorded.but(**values), report, before)
 
 
@@ -107,7 +107,7 @@ def _run_of(wanted: _Wanted) -> Run:
     choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags)
     ready(choice, flags)
     known = checks_of(wanted.options.contract)
-    if wanted.check not in known and not (options.stage or any(asked_by(wanted.check).values())):
+    if wanted.check not in known and not (options.stage or any(options_selecting(wanted.check).values())):
         near = nearest(wanted.check, known)[:200]
         msg = f"contract {wanted.options.contract} has no check {wanted.check!r}; nearest: {near}"
         raise SelectionError(msg)
@@ -120,14 +120,14 @@ def _run_of(wanted: _Wanted) -> Run:
     return run
 
 
-def _told(run: Run, wanted: _Wanted) -> int:
+def _run_and_report(run: Run, wanted: _Wanted) -> int:
     (item,), others = run.plan.items, wanted.options.but(device="cpu", dtype="float32", seed=None).words("results")
-    told = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
-    say_what_is_replayed(wanted.check, run.empty_report(), wanted.report, told)
+    reported = [f"{item.device} {item.dtype}", f"seed {run.options.seed}", *([shlex.join(others)] if others else [])]
+    show_replayed_check(wanted.check, run.empty_report(), wanted.report, reported)
     report = run.run()
     (result,) = report.results
     again = command_again(report, result) if _replayed(run, item).has_script else None
-    return say_what_came(result, wanted.before, script=f"{again} --script defect.py" if again else None)
+    return show_replay_result(result, wanted.before, script=f"{again} --script defect.py" if again else None)
 
 
 def _replayed(run: Run, item: Item) -> Replayed:
@@ -139,5 +139,5 @@ def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     replayed = replace(_replayed(run, item), check=failing_trial(run, item))
     with current_folder_first():
         replace_file(path, replayed.shortest())
-    say_what_is_written(path, wanted.check, replayed.needs, shlex.join(["python", path]))
+    show_written_script(path, wanted.check, replayed.needs, shlex.join(["python", path]))
     return EXIT_CONFORMS

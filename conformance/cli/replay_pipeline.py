@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.devices.ready import device_named
+from gradconform.devices.prepared import device_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
-from gradconform.given_files import replace_file
-from gradconform.naming import SelectionError, current_folder_first, nearest
-from gradconform.pipeline.host_copies import HOST_COPIES
+from gradconform.files.user_files import replace_file
+from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
+from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
 from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
-from .replayed import say_what_came, say_what_is_replayed, say_what_is_written
+from .replay_output import show_replay_result, show_replayed_check, show_written_script
 
 #: The options of replay that a pipeline accepts.
 _TAKEN = ("device", "device_plugins", "dtype", "seed")
@@ -43,7 +43,7 @@ def replay_pipeline(arguments: argparse.Namespace, report: Report | None = None,
     """Run one check of a pipeline again; return 0 if it passes, 1 if it fails, 5 if it could not be judged."""
     wanted = _wanted(arguments, report, before)
     with current_folder_first():
-        return _told(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
+        return _run_and_report(wanted) if arguments.script is None else _write_script(wanted, arguments.script)
 
 
 def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result | None) -> _Wanted:
@@ -74,16 +74,16 @@ def _case(check: str) -> StepCase:
     return known[check]
 
 
-def _told(wanted: _Wanted) -> int:
+def _run_and_report(wanted: _Wanted) -> int:
     options = wanted.options
     prepared = prepared_pipeline(argparse.Namespace(target=wanted.target, **_typed(options)))
-    told = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
-    say_what_is_replayed(wanted.check, prepared.report, wanted.report, told)
+    reported = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
+    show_replayed_check(wanted.check, prepared.report, wanted.report, reported)
     found: list[Result] = []
     stopped = prepared.run(found.append)
     if not found:
         raise RunRefusedError(stopped or f"{wanted.check} was not run", EXIT_INCOMPLETE)
-    return say_what_came(found[0], wanted.before)
+    return show_replay_result(found[0], wanted.before)
 
 
 def _typed(options: PipelineOptions) -> Mapping[str, Any]:
@@ -112,5 +112,5 @@ def _write_script(wanted: _Wanted, path: str) -> int:
         device=options.device, dtype=options.dtype, seed=options.seed,
     )  # fmt: skip
     replace_file(path, replayed.text(Path(path).name))
-    say_what_is_written(path, case.id, replayed.needs, replayed.command(path))
+    show_written_script(path, case.id, replayed.needs, replayed.command(path))
     return EXIT_CONFORMS

@@ -15,8 +15,8 @@ from .parsing import (
     add_command,
     add_option,
     add_output,
+    add_output_options,
     add_report_files,
-    add_telling,
     command,
     number_given,
     reading,
@@ -92,7 +92,7 @@ def _merge(one: argparse.ArgumentParser) -> None:
     differ.
     """
     one.add_argument("reports", metavar="REPORT.json", nargs="+", help="reports of all shards, in any order")
-    add_telling(one)
+    add_output_options(one)
     add_report_files(one)
 
 
@@ -118,7 +118,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
     errors, slower checks, and differences of the environment. The exit code is 6 if the condition of --fail-on is true.
     """
     column = max(map(len, NAMES))
-    names = "\n  ".join(f"{name:<{column}} {told}" for name, told in NAMES.items())
+    names = "\n  ".join(f"{name:<{column}} {reported}" for name, reported in NAMES.items())
     one.epilog = f"{_LANGUAGE.format(names=names)}\n{EXIT_CODES}"
     one.add_argument("base", metavar="BASE.json", help="report of the base run")
     one.add_argument("new", metavar="NEW.json", help="report of the new run")
@@ -146,7 +146,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
         metavar="F",
         help="report a check that takes more than F times as long (default: 2)",
     )
-    add_telling(one, formats=False)
+    add_output_options(one, formats=False)
     one.add_argument(
         "--format",
         choices=("text", "markdown", "json"),
@@ -173,7 +173,7 @@ def _report(one: argparse.ArgumentParser) -> None:
     on the verdict.
     """
     one.add_argument("reports", metavar="RUN.json", nargs="+", help="reports that run --json wrote")
-    add_telling(one)
+    add_output_options(one)
     add_output(one, "--html", help="write an HTML page (- for standard output)")
     add_output(one, "--markdown", help="write Markdown (- for standard output)")
     add_output(one, "--junit", help="write JUnit XML, one test per check (- for standard output)")

@@ -18,8 +18,8 @@ from gradconform.report.terminal import opening
 from gradconform.results import Report
 
 from .console import kept, width, write, write_json, write_text
-from .forms import FORMS
-from .telling import WORDS, Telling, detail_of
+from .report_formats import FORMATS
+from .report_output import WORDS, ReportOutput, detail_of
 
 #: The formats that can show several reports side by side.
 _OF_SEVERAL = {"html", "markdown"}
@@ -62,12 +62,12 @@ def _named(paths: Sequence[str]) -> Iterator[None]:
 def merge_reports(arguments: argparse.Namespace) -> int:
     """Merge the reports; return the exit code of the verdict on the whole."""
     report = merge({name: read_report(name) for name in arguments.reports})
-    return Telling.of(arguments).conclude(report, head=opening(report, _cells(report), width()))
+    return ReportOutput.of(arguments).conclude(report, head=opening(report, _cells(report), width()))
 
 
 def report(arguments: argparse.Namespace) -> int:
     """Write the requested files, or print each report as its run did; return 4 if one cannot be written."""
-    wanted = {name: path for name in FORMS if (path := getattr(arguments, name)) is not None}
+    wanted = {name: path for name in FORMATS if (path := getattr(arguments, name)) is not None}
     of_one = [name for name in wanted if name not in _OF_SEVERAL]
     if of_one and len(arguments.reports) > 1:
         arguments.parser.error(
@@ -84,9 +84,9 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def _print(reports: list[Report], arguments: argparse.Namespace) -> int:
-    telling = Telling.of(arguments)
+    output = ReportOutput.of(arguments)
     for report in reports:
-        telling.conclude(report, head=opening(report, _cells(report), width()))
+        output.conclude(report, head=opening(report, _cells(report), width()))
     return EXIT_CONFORMS
 
 
@@ -108,7 +108,7 @@ def write_badge(arguments: argparse.Namespace) -> int:
 
 def _page(form: str, reports: list[Report], *, intersection: bool) -> str:
     if len(reports) == 1:
-        return FORMS[form](reports[0])
+        return FORMATS[form](reports[0])
     runs = pages.side_by_side(reports, intersection=intersection)
     return pages.runs_page(runs) if form == "html" else pages.runs_markdown(runs)
 

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
-from gradconform.naming import current_folder_first
-from gradconform.reading.recorded import RecordedRun
-from gradconform.records import Header, RecordsError, differing
+from gradconform.files.records import Header, RecordsError, differing
+from gradconform.reading.record_file import RecordedRun
 from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.time_budget import TimeBudget
-from gradconform.target.finding import refuse_missing_target
+from gradconform.target.lookup import refuse_missing_target
+from gradconform.user_input.values import current_folder_first
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
-from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers.isolated_run import IsolatedRun
 
 from .arguments import RUN_DEFAULTS
 from .console import complain, keep_output_for_the_report, refuse_unwritable_outputs, width, write
 from .last_failed import last_failed, remember
+from .option_sources import fill
 from .parsing import given_options
 from .progress import Stop, perform
-from .said import fill
-from .telling import Telling
+from .report_output import ReportOutput
 
 if TYPE_CHECKING:
     from gradconform.results import Place, Report
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the contract against a target; return the exit code of the verdict."""
-    _read_elsewhere(arguments)
+    _read_other_sources(arguments)
     if arguments.target is None and arguments.resume is None:
         arguments.parser.error("the following arguments are required: TARGET")
     if arguments.last_failed:
@@ -66,21 +66,21 @@ def _choose_last_failed(arguments: argparse.Namespace) -> None:
         )
 
 
-def _read_elsewhere(arguments: argparse.Namespace) -> None:
+def _read_other_sources(arguments: argparse.Namespace) -> None:
     """Fill unset options from the environment and the settings file, and report that.
 
     A resumed run keeps the options with which it began.
     """
     resumed = arguments.resume is not None
     named = {name: getattr(arguments, name) for name in OPTIONS}
-    told = fill(arguments, arguments.parser, Path(), os.environ)
-    if told:
+    reported = fill(arguments, arguments.parser, Path(), os.environ)
+    if reported:
         refuse_unwritable_outputs(arguments)
         keep_output_for_the_report(arguments)
     if resumed:
         vars(arguments).update(named)
-    elif told and not arguments.list and Telling.of(arguments).shows_progress:
-        write([line for one in told for line in wrapped(one, width(), hanging=4)])
+    elif reported and not arguments.list and ReportOutput.of(arguments).shows_progress:
+        write([line for one in reported for line in wrapped(one, width(), hanging=4)])
     begin(arguments)
 
 
@@ -129,13 +129,13 @@ def judge(
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
-        telling = Telling.of(arguments)
-        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=telling.shows_progress)
+        output = ReportOutput.of(arguments)
+        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=output.shows_progress)
         planned = execution.header.places
     if stop is None:
-        return Judged(report, telling.conclude(report), planned)
+        return Judged(report, output.conclude(report), planned)
     reason = stop.reason.partition("\n")[0] + _how_to_go_on(file, stop)
-    code = telling.conclude(report, code=stop.exit_code, stopped=reason)
+    code = output.conclude(report, code=stop.exit_code, stopped=reason)
     if "\n" in stop.reason:
         complain(stop.reason)
     return Judged(report, code, planned)
@@ -194,7 +194,7 @@ def options_of(arguments: argparse.Namespace) -> RunOptions:
 def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOptions:
     """Return the options of a resumed run; options on the command line must have the same values.
 
-    Raises :class:`~gradconform.records.RecordsError` that names the differences.
+    Raises :class:`~gradconform.files.records.RecordsError` that names the differences.
     """
     recorded = _recorded(found)
     given = {**given_options(arguments), **({"waivers": None} if arguments.no_waivers else {})}
@@ -220,14 +220,16 @@ def _recorded(found: RecordedRun) -> RunOptions:
 
 
 def refuse_another_run(found: RecordedRun, header: Header) -> None:
-    """Raise :class:`~gradconform.records.RecordsError` if ``header`` is not that of the resumed run."""
+    """Raise :class:`~gradconform.files.records.RecordsError` if ``header`` is not that of the resumed run."""
     before, now = ({**one.fixed, "checks": len(one.places)} for one in (found.header, header))
-    told = [f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()]
-    told += _changed_files(found.header.files, header.files)
-    if not told and found.header.places != header.places:
-        told = ["the checks differ"]
-    if told:
-        msg = f"--resume {found.path}: this run differs from the recorded one: {'; '.join(told)}. Start a new run"
+    reported = [
+        f"{name} is {was!r} in the file and {here!r} here" for name, (was, here) in differing(before, now).items()
+    ]
+    reported += _changed_files(found.header.files, header.files)
+    if not reported and found.header.places != header.places:
+        reported = ["the checks differ"]
+    if reported:
+        msg = f"--resume {found.path}: this run differs from the recorded one: {'; '.join(reported)}. Start a new run"
         raise RecordsError(msg)
 
 

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 from gradconform.devices.choice import one_cell
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
-from gradconform.naming import SelectionError, count, nearest
 from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
 from gradconform.report.lines import Line
 from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
+from gradconform.user_input.values import SelectionError, count, nearest
 
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar
@@ -47,7 +47,7 @@ def selftest(arguments: argparse.Namespace) -> int:
 def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugins: Sequence[str] = ()) -> KillMatrix:
     """Return the kill matrix of the faults that match ``pattern`` and every right variant; a terminal has progress.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a device, dtype or pattern that names nothing.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a device, dtype or pattern that names nothing.
     """
     choice = one_cell(options.device, options.dtype, plugins)
     ((device, dtype),) = choice.cells
@@ -63,11 +63,11 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
     complete = len(matching) == len(catalogue)
     console = terminal() if on_terminal() else None
     outcomes: list[Outcome] = []
-    with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as tell:
+    with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as advance:
 
         def take(outcome: Outcome) -> None:
             outcomes.append(outcome)
-            tell(outcome.name, done=True, counts=not outcome.right)
+            advance(outcome.name, done=True, counts=not outcome.right)
 
         try:
             outcomes = judge_all(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradconform.bench.upstream import Offer, offers
-from gradconform.contract.beside import ALL, chosen
+from gradconform.contract.extra_ids import ALL, chosen
 from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT, UsageError
 from gradconform.report.lines import Line
 from gradconform.report.offers import offer_figures, offer_listing, offer_report, run_line

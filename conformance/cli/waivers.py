@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from gradconform.exits import EXIT_CONFORMS
-from gradconform.given_files import replace_file
+from gradconform.files.user_files import replace_file
 from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
@@ -26,12 +26,12 @@ def add(arguments: argparse.Namespace) -> int:
     filled = Filled(**{name: value for name, value in given.items() if value is not None})
     count = _edit(arguments, partial(added, filled=filled))
     if not count:
-        told = "every failure of the run has a waiver"
+        reported = "every failure of the run has a waiver"
     elif filled.missing:
-        told = f"fill in {', '.join(filled.missing)}"
+        reported = f"fill in {', '.join(filled.missing)}"
     else:
-        told = f"waived until {filled.expires}"
-    write([Line(f"{arguments.waivers}: {count} added; {told}")])
+        reported = f"waived until {filled.expires}"
+    write([Line(f"{arguments.waivers}: {count} added; {reported}")])
     return EXIT_CONFORMS
 
 

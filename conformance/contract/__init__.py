@@ -20,7 +20,7 @@ def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
     """Return the checks of a version by id, sorted.
 
     The first call takes a second: it generates random stages and runs a backward on some. A device that torch must know
-    has to be ready before it. Raises :class:`~gradconform.naming.SelectionError` for an unknown version.
+    has to be ready before it. Raises :class:`~gradconform.user_input.values.SelectionError` for an unknown version.
     """
     from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
 

@@ -27,7 +27,7 @@ from . import (
 from . import property as properties
 from .check import Check, registered
 from .space import checks as space
-from .space.quick import quick_rows
+from .space.checks import quick_rows
 
 __all__ = [
     "CHECKS", "accumulate", "edges", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode",

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from string import Formatter
 
 from gradconform.adapter import Capabilities
-from gradconform.clause import Clause, Level, paragraphs
 from gradconform.drive.evidence import Evidence
 from gradconform.fixtures.grad_tuples import described
+from gradconform.judge.all_trials import Pooled
 from gradconform.judge.finding import Judged
-from gradconform.judge.pooled import Pooled
-from gradconform.naming import Profile
+from gradconform.requirements.clause import Clause, Level, paragraphs
 from gradconform.trial.modes import MODES
 from gradconform.trial.program import programs_line, shortened
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import Profile
 from gradconform.version import FIRST_VERSION
 
 Judge = Callable[[Evidence], Judged]
@@ -81,14 +81,14 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
     without: tuple[str, ...] = (),
     pooled: Pooled | None = None,
     seed: str | Mapping[str, str] | None = None,
-    said: Mapping[str, str] | None = None,
+    phrases: Mapping[str, str] | None = None,
     since: str = FIRST_VERSION,
     until: str | None = None,
 ) -> Callable[[Said], Said]:
     """Register one check ``topic.case`` per entry of ``cases``, all with the judge that the function returns.
 
     The function's docstring is the clause. Its first line is the requirement: the text of the case replaces
-    ``{stage}``, ``{program}``, ``{case}``, ``{grads}``, ``{modes}`` and ``{said}`` (from ``said``). Then come one
+    ``{stage}``, ``{program}``, ``{case}``, ``{grads}``, ``{modes}`` and ``{phrase}`` (from ``phrases``). Then come one
     sentence on why the requirement matters and a paragraph that starts with ``Catches:``.
     ``needs`` adds capabilities to those of the trials; ``without`` removes some, for a check that allows a refusal.
     ``pooled`` judges the trials together, after the judge of each trial. ``seed`` is one text, or a text per case.
@@ -103,7 +103,7 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
             trials = given if isinstance(given, tuple) else (given,)
             asked = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
             template, why, catches = _clause(clause, level)
-            filled = _filled(template, case, trials[0], (said or {}).get(case, ""))
+            filled = _filled(template, case, trials[0], (phrases or {}).get(case, ""))
             check = Check(
                 id=f"{topic}.{case}",
                 level=level,
@@ -142,7 +142,7 @@ def _clause(clause: Said, level: Level) -> tuple[str, str, str]:
     return head, why, catches[0]
 
 
-def _filled(template: str, case: str, trial: Trial, said: str) -> dict[str, str]:
+def _filled(template: str, case: str, trial: Trial, phrase: str) -> dict[str, str]:
     """Return the text of each placeholder in ``template``, in order of appearance."""
     words = {
         "stage": f"stage {trial.stages[0].name} ({lower_first(trial.stages[0].special)})",
@@ -150,7 +150,7 @@ def _filled(template: str, case: str, trial: Trial, said: str) -> dict[str, str]
         "case": case.replace("-", " "),
         "grads": described(trial.output_grads),
         "modes": "; ".join(MODES[mode] for mode in sorted(trial.modes)),
-        "said": said,
+        "phrase": phrase,
     }
     return {name: words[name] for _, name, _, _ in Formatter().parse(template) if name is not None}
 

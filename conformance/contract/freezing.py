@@ -8,13 +8,13 @@ from dataclasses import asdict, fields, replace
 
 from gradconform.fixtures.digests import digest, stage_digest
 from gradconform.fixtures.random_stages import traits_text
-from gradconform.naming import SelectionError
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import SelectionError
 
 from . import checks_of
 from .check import Check
-from .explained import explanations_of
-from .explaining import explanations
+from .explanation_file import explanations_of
+from .explanations import explanations
 from .frozen import FrozenCheck, FrozenContract, file_of, frozen, versions
 
 
@@ -49,8 +49,8 @@ def _written(trial: Trial) -> str:
     """Return a trial as text with its stages' names, without default settings."""
     usual = Trial(stages=trial.stages, program=trial.program)
     names = [field.name for field in fields(Trial) if field.name not in {"stages", "program"}]
-    told = {name: getattr(trial, name) for name in names if getattr(trial, name) != getattr(usual, name)}
-    shown = (f"{name}={sorted(value) if isinstance(value, frozenset) else value!r}" for name, value in told.items())
+    reported = {name: getattr(trial, name) for name in names if getattr(trial, name) != getattr(usual, name)}
+    shown = (f"{name}={sorted(value) if isinstance(value, frozenset) else value!r}" for name, value in reported.items())
     return "\n".join([" ".join(case.name for case in trial.stages), trial.program, *shown])
 
 
@@ -86,7 +86,8 @@ def _stages(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
 def freeze(version: str, released: dt.date | None = None) -> tuple[FrozenContract, list[str]]:
     """Write the files of a version from its checks; return the frozen version and the changes.
 
-    ``released`` makes it final. Raises :class:`~gradconform.naming.SelectionError` if a released version would change.
+    ``released`` makes it final. Raises :class:`~gradconform.user_input.values.SelectionError` if a released version
+    would change.
     """
     now, before = as_it_is(version), frozen(version)
     found = differences(before or FrozenContract(version, None, {}, {}), now)
@@ -110,8 +111,8 @@ def traits_of_random_stages() -> str:
 
 
 def _refusal(before: FrozenContract, found: list[str]) -> str:
-    told = "".join(f"\n  {line}" for line in found)
+    reported = "".join(f"\n  {line}" for line in found)
     return (
         f"contract {before.version} was released on {before.released} and changes no more; "
-        f"expected its checks as they were. What is new has a later `since`, what leaves an `until`{told}"
+        f"expected its checks as they were. What is new has a later `since`, what leaves an `until`{reported}"
     )

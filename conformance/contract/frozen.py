@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradconform.naming import Profile, SelectionError
-from gradconform.records import tupled
+from gradconform.files.records import tupled
+from gradconform.user_input.values import Profile, SelectionError
 from gradconform.version import CONTRACT_VERSION
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def versions() -> tuple[str, ...]:
 
 
 def version_named(version: object) -> str:
-    """Return the version; raise :class:`~gradconform.naming.SelectionError` for one that this kit does not have."""
+    """Return the version; raise ``SelectionError`` for one that this kit does not have."""
     for known in versions():
         if known == version:
             return known

@@ -14,12 +14,12 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.naming import Sizes, count
+from gradconform.user_input.values import Sizes, count
 
-from .beside import BLOCKS as AREA
-from .beside import chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import BLOCKS as AREA
+from .extra_ids import chosen
+from .full_and_split import checks_on
 
 #: The values of 8 bytes that one check holds, per parameter and per element of the hidden states. The parameters are in
 #: the modules of the implementation, plain autograd and the reference, in their gradients, and in the copies after each
@@ -41,22 +41,22 @@ class OnBlocks:
     left_out: Mapping[str, int]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         parts = [f"{count(self.blocks, 'block')} at {count(self.stages, 'size')}"]
         if self.left_out:
             least, most = min(self.left_out.values()) / 2**30, max(self.left_out.values()) / 2**30
             needed = f"{least:.0f} to {most:,.0f} GiB" if most - least >= 1 else f"{most:.0f} GiB"
             names = sorted({name.partition(" ")[2] for name in self.left_out})
-            told = f"{len(self.left_out)} at {', '.join(names)}, which need about {needed}"
-            parts.append(f"skipped, too large for the memory: {told}; {room() / 2**30:.0f} GiB may be used")
+            reported = f"{len(self.left_out)} at {', '.join(names)}, which need about {needed}"
+            parts.append(f"skipped, too large for the memory: {reported}; {room() / 2**30:.0f} GiB may be used")
         return "; ".join(parts)
 
 
 def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gradconform.naming import PROFILES
 from gradconform.reference.faults import FAULTS, Fault
+from gradconform.user_input.values import PROFILES
 
-from .beside import FAULTS as AREA
-from .beside import FOUND, chosen
 from .check import Check
+from .extra_ids import FAULTS as AREA
+from .extra_ids import FOUND, chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class OnFaults:
     checks: tuple[Check, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{len(self.checks)}, each to be found by a check that names it"
 
@@ -40,7 +40,7 @@ class OnFaults:
 def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
     """Return the checks on the faults that ``patterns`` name: names, globs, or ``all``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names no fault.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names no fault.
     """
     return OnFaults(tuple(_check(fault, contract) for fault in chosen(patterns, FAULTS, "unknown fault {}")))
 

@@ -16,12 +16,12 @@ import torch
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
-from gradconform.naming import Profile, count
 from gradconform.torch_releases.names import installed
+from gradconform.user_input.values import Profile, count
 
-from .beside import OPERATIONS, chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import OPERATIONS, chosen
+from .full_and_split import checks_on
 
 #: The number of samples of an entry per profile, chosen to differ as much as torch's list allows; None means all.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
@@ -45,7 +45,7 @@ class OnOperations:
     outcomes: Mapping[str, Outcomes]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         tried = self.listed - len(self.untried)
         share = f"{tried} of {self.listed} operations that torch {installed()} lists as differentiable"
@@ -64,7 +64,7 @@ def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, A
 
     Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
     the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
-    :class:`~gradconform.naming.SelectionError` for a pattern that names none, and
+    :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none, and
     :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists.
     """
     named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")
@@ -118,7 +118,7 @@ def unlike_first(samples: Sequence[Sample], wanted: int | None) -> Iterator[int]
 
 def _features(sample: Sample) -> frozenset[object]:
     others, tensors = sample.form
-    told = [(at, other) for at, other in enumerate(others)]
+    reported = [(at, other) for at, other in enumerate(others)]
     shapes = [(at, one[0]) for at, one in enumerate(tensors)]
     dimensions = [(at, "dimensions", len(one[0])) for at, one in enumerate(tensors)]
-    return frozenset([*told, *shapes, *dimensions, ("tensors", len(tensors)), ("others", len(others))])
+    return frozenset([*reported, *shapes, *dimensions, ("tensors", len(tensors)), ("others", len(others))])

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradconform.clause import paragraphs
 from gradconform.judge.gradients import gradients
+from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
-from .beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .check import Check
+from .extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from .on_operation import OnOperations
 
 
@@ -61,7 +61,7 @@ class OnOracles:
     oracles: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{', '.join(self.oracles)}, each on every operation that is judged"
 
@@ -77,7 +77,7 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
     checks = [

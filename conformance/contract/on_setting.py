@@ -13,13 +13,13 @@ from types import MappingProxyType
 from gradconform.fixtures.blocks.size import LADDER
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
-from gradconform.naming import count
 from gradconform.trial.modes import MODES
+from gradconform.user_input.values import count
 
-from .beside import SETTINGS as AREA
-from .beside import chosen
 from .check import Check
-from .in_both_ways import checks_on
+from .extra_ids import SETTINGS as AREA
+from .extra_ids import chosen
+from .full_and_split import checks_on
 from .on_block import case_of
 
 
@@ -58,7 +58,7 @@ class OnSettings:
     settings: tuple[str, ...]
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{', '.join(self.settings)}, each on {count(len(_STAGES) + len(_BLOCKS), 'stage')}"
 
@@ -66,7 +66,7 @@ class OnSettings:
 def asked_of(patterns: Sequence[str]) -> OnSettings:
     """Return the checks under the settings that ``patterns`` name.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a pattern that names none.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     cases = {name: ZOO[name] for name in _STAGES}
     cases |= {name: case_of(BLOCKS[name], LADDER["small"][0]) for name in _BLOCKS}

@@ -169,11 +169,11 @@ def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
     before, now = (frozenset().union(*(trial.needs for trial in some)) for some in (check.trials, trials))
     topic, _, last = check.id.rpartition(".")
     words = "-".join(word for word in last.split("-") if word != _PLAIN)
-    told = f"stage {case.name} ({case.special})"
+    reported = f"stage {case.name} ({case.special})"
     return replace(
         check,
         id=".".join(filter(None, [_AREA, case.name, topic, words])),
-        requirement=re.sub(rf"stage {_PLAIN} \([^)]*\)", lambda _: told, check.requirement),
+        requirement=re.sub(rf"stage {_PLAIN} \([^)]*\)", lambda _: reported, check.requirement),
         trials=trials,
         needs=(check.needs - before) | (now - (before - check.needs)),
         seed=None,

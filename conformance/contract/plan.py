@@ -10,8 +10,8 @@ from typing import Any
 
 from gradconform.fixtures.schedules import Schedule, read_csv
 from gradconform.judge.chain import chained
-from gradconform.naming import Profile, SelectionError, profile_named
 from gradconform.results import Place
+from gradconform.user_input.values import Profile, SelectionError, profile_named
 
 from .cases import on_chain
 from .check import Check
@@ -63,8 +63,8 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
     """Return the plan: all checks of ``profile``, narrowed to ids that match ``include`` and not ``exclude``.
 
     ``cells`` are the devices and dtypes that each of them runs on. Patterns are globs over check ids. Of the items that
-    are left, ``shard`` takes its part. Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, for
-    a pattern that matches no check, and for a selection or a shard that is empty.
+    are left, ``shard`` takes its part. Raises :class:`~gradconform.user_input.values.SelectionError` for an unknown
+    profile, for a pattern that matches no check, and for a selection or a shard that is empty.
     """
     known = profile_named(profile)
     manifest, some = of_profile(checks, known), selected(checks, known, include, exclude)
@@ -73,8 +73,8 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
         raise SelectionError(msg)
     items = _items(some, cells)
     if not items:
-        told = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
-        msg = f"no selected check runs in {told}; name another dtype"
+        reported = ", ".join(dict.fromkeys(dtype for _, dtype in cells))
+        msg = f"no selected check runs in {reported}; name another dtype"
         raise SelectionError(msg)
     plan = Plan(items, len(_items(manifest, cells)), known)
     return plan if shard is None else _part(plan, shard)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gradconform.adapter import Capabilities
 from gradconform.fixtures.random_stages import SeededChoices
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.trial.materials import stable_seed
 from gradconform.trial.random_trials import draw_trial
 from gradconform.trial.trial import Trial
@@ -37,7 +37,7 @@ def full() -> Judge:
 
     Catches: a mistake that needs a graph, a program and options that no other check combines.
     """
-    return whole
+    return all_requirements
 
 
 @family("property.split", drawn("split", _STANDARD))
@@ -49,7 +49,7 @@ def split() -> Judge:
 
     Catches: a cut that loses or doubles a path in a graph that no other check has.
     """
-    return whole
+    return all_requirements
 
 
 @family("property.mixed", drawn("mixed", _STANDARD))
@@ -61,4 +61,4 @@ def mixed() -> Judge:
 
     Catches: a context of one micro-batch that the backward of another one disturbs.
     """
-    return whole
+    return all_requirements

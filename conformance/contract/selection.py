@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
 
-from gradconform.naming import PROFILES, Profile, SelectionError, nearest, profile_named
+from gradconform.user_input.values import PROFILES, Profile, SelectionError, nearest, profile_named
 
 
 class Selectable(Protocol):
@@ -35,8 +35,8 @@ def selected(
 ) -> list[_S]:
     """Return the checks of a profile whose id matches ``include``, if it is given, and not ``exclude``.
 
-    Raises :class:`~gradconform.naming.SelectionError` for an unknown profile, a glob that matches nothing, and an empty
-    selection.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for an unknown profile, a glob that matches nothing,
+    and an empty selection.
     """
     manifest = of_profile(checks, profile)
     for pattern in (*(include or ()), *exclude):
@@ -56,9 +56,9 @@ def selected(
 
 def _no_match(pattern: str, checks: Mapping[str, Selectable], profile: str) -> str:
     """Return advice on a pattern: the profile that has matches, or else similar ids, or else the areas."""
-    elsewhere = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
-    if elsewhere:
-        smallest = min(elsewhere, key=PROFILES.index)
+    profiles = {check.profile for check in checks.values() if fnmatchcase(check.id, pattern)}
+    if profiles:
+        smallest = min(profiles, key=PROFILES.index)
         return f"check pattern {pattern!r} matches no check of profile {profile}; use profile {smallest}"
     areas = dict.fromkeys(name.partition(".")[0] for name in checks)
     part = pattern.strip("*?.")

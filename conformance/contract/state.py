@@ -171,7 +171,7 @@ def stored_storage() -> Judge:
 
     Catches: a bias gradient that is the output gradient, or two parameters with one gradient buffer.
     """
-    return judge.stored_apart
+    return judge.stored_separately
 
 
 @family("state.returned_storage", _both("mlp", "sum-of-inputs", "residual", "output-is-input"), level="SHOULD")
@@ -182,7 +182,7 @@ def returned_storage() -> Judge:
 
     Catches: an output gradient that is returned unchanged as the input gradient of an addition.
     """
-    return judge.returned_apart
+    return judge.returned_separately
 
 
 @family(

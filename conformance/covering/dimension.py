@@ -11,13 +11,13 @@ from typing import Any
 class Value:
     """One value.
 
-    ``word`` names it in rows and in the ids of checks, and ``said`` is its text after "with". ``sets`` are fields of
+    ``word`` names it in rows and in the ids of checks, and ``phrase`` is its text after "with". ``sets`` are fields of
     the plan, and ``claims`` are the needs that it adds. ``hides``: it makes some gradients None or zero, so that a row
     tests less of its other values.
     """
 
     word: str
-    said: str
+    phrase: str
     sets: Mapping[str, Any] = field(default_factory=dict)
     claims: frozenset[str] = field(default_factory=frozenset)
     hides: bool = False
@@ -40,14 +40,14 @@ class Dimension:
         raise KeyError(msg)
 
 
-def value(word: str, said: str, *claims: str, **sets: Any) -> Value:
+def value(word: str, phrase: str, *claims: str, **sets: Any) -> Value:
     """Return a value with the fields that it sets and the needs that it adds."""
-    return Value(word=word, said=said, sets=sets, claims=frozenset(claims))
+    return Value(word=word, phrase=phrase, sets=sets, claims=frozenset(claims))
 
 
-def hiding(word: str, said: str, *claims: str, **sets: Any) -> Value:
+def hiding(word: str, phrase: str, *claims: str, **sets: Any) -> Value:
     """Return a value with which a row tests less of its other values."""
-    return replace(value(word, said, *claims, **sets), hides=True)
+    return replace(value(word, phrase, *claims, **sets), hides=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from gradconform.naming import SelectionError, UnusableDeviceError, count, nearest
-from gradconform.records import as_json, tupled
+from gradconform.files.records import as_json, tupled
+from gradconform.user_input.values import SelectionError, UnusableDeviceError, count, nearest
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .numeric_profile import NumericProfile
 from .probe import Probe, Request, requests_for
 from .probe_cache import cached_probes
-from .questions import probe_here
+from .probe_questions import probe_here
 from .registry import registered_entries, registered_types
 
 #: The indices on which a device named by its type may run, such as ``simx:1,simx:3``.
@@ -77,7 +77,7 @@ class Choice:
         return None if measured is None else NumericProfile.from_dict(measured)
 
     @property
-    def told(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, Any] | None:
         """Return the report's entry on the devices as JSON values; None if only the CPU was named."""
         if not (self.probes or self.skipped):
             return None
@@ -110,8 +110,8 @@ def choose(  # noqa: PLR0913 (a run's subject)
     ``plugins`` are modules that make devices usable. ``here`` are device types that only this process knows, in
     addition to those that it has registered: they are tried in this process. Numeric profiles are measured under
     ``flags``, which are those of the run. ``fresh`` ignores probes kept by an earlier run. Raises
-    :class:`~gradconform.naming.UnusableDeviceError` for a name that cannot be used, with the call that failed, and
-    :class:`~gradconform.naming.SelectionError` for text that is no name at all.
+    :class:`~gradconform.user_input.values.UnusableDeviceError` for a name that cannot be used, with the call that
+    failed, and :class:`~gradconform.user_input.values.SelectionError` for text that is no name at all.
     """
     names = tuple(device_names(devices))
     asked = [text.strip() for given in dtypes for text in str(given).split(",")]
@@ -144,7 +144,7 @@ def _chosen(  # noqa: PLR0913 (as above)
     cells = [cell for device, discovered in chosen.items() for cell in found.cells(device, dtypes, discovered)]
     if not cells:
         tried = f"{', '.join(n.text for n in names)} in {', '.join(dtypes)}"
-        msg = f"no device and dtype can be used; tried {tried}: {_told(found.skipped)}"
+        msg = f"no device and dtype can be used; tried {tried}: {_described(found.skipped)}"
         raise UnusableDeviceError(msg)
     indices = {device: found.indices(device) for device in chosen if not is_cpu(device)}
     used = {index for several in indices.values() for index in several}
@@ -157,7 +157,7 @@ def is_cpu(device: str) -> bool:
     return device.partition(":")[0] == "cpu"
 
 
-def _told(skipped: Sequence[Skipped]) -> str:
+def _described(skipped: Sequence[Skipped]) -> str:
     return "; ".join(" ".join(filter(None, (one.device, one.dtype, one.reason))) for one in skipped) or "nothing found"
 
 
@@ -265,8 +265,8 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
     """Return the choice of one device and one dtype; raise for names that represent several."""
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
-        told = ", ".join(" ".join(cell) for cell in choice.cells)
-        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {told}"
+        reported = ", ".join(" ".join(cell) for cell in choice.cells)
+        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {reported}"
         raise SelectionError(msg)
     return choice
 
@@ -274,7 +274,7 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
 def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
     """Return the ``indices`` that the environment allows, in its order; all if it names none of the type.
 
-    Raises :class:`~gradconform.naming.UnusableDeviceError` if it names an index that cannot be used.
+    Raises :class:`~gradconform.user_input.values.UnusableDeviceError` if it names an index that cannot be used.
     """
     given = [name.strip() for name in os.environ.get(INDICES_VARIABLE, "").split(",")]
     named = [name for name in given if name.partition(":")[0] == device_type]
@@ -286,7 +286,7 @@ def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_crowd(choice: Choice, workers: int) -> None:
-    """Raise :class:`~gradconform.naming.SelectionError` if an index would have more processes than it allows."""
+    """Raise ``SelectionError`` if an index would have more processes than it allows."""
     for device, indices in choice.indices.items():
         limits = [limit for index in indices if (limit := _processes(choice, index)) is not None]
         most = len(indices) * min(limits) if limits else workers

@@ -15,11 +15,11 @@ from torch import Tensor
 from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator, peak_memory
 
-from .memory import withheld
 from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
 from .probe import COUNTER
 from .registry import registered_device
+from .tensor_facts import withheld
 
 _MIB = 1 << 20
 #: The number of tensors from which one wait serves all, and the byte alignment of each tensor.
@@ -246,9 +246,9 @@ class Device:
         """Return the object's ``c`` of the numeric rule by dtype; raises ``ValueError`` for an invalid number."""
         own = self._part("tolerance")
         found = dict(own) if isinstance(own, Mapping) else {n: own(n) for n in DTYPE_NAMES} if callable(own) else {}
-        told = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
-        refuse_no_tolerances(told)
-        return told
+        reported = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
+        refuse_no_tolerances(reported)
+        return reported
 
     @property
     def known_limits(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ COMPLEX = ("complex64", "complex128")
 
 
 def dtype_named(dtype: str | torch.dtype) -> torch.dtype:
-    """Return the dtype; raise :class:`~gradconform.naming.SelectionError` for one that the kit does not run in."""
+    """Return the dtype; raise ``SelectionError`` for one that the kit does not run in."""
     return DTYPES[dtype_name(dtype)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import backends
 
-from gradconform.kit_files import kit_sha256
+from gradconform.files.kit_files import kit_sha256
 from gradconform.torch_releases.accelerator import accelerator
 from gradconform.torch_releases.precision import precision
 from gradconform.torch_releases.tested import untested
@@ -70,12 +70,12 @@ def _matmul_precision() -> str | None:
 
 def _autocast(device_types: Iterable[str]) -> str | None:
     """Return the device types for which autocast is on, and its dtype there, or None."""
-    told = []
+    reported = []
     for device_type in sorted(device_types):
         with contextlib.suppress(RuntimeError):  # lazy, for one, has no autocast
             if torch.is_autocast_enabled(device_type):
-                told.append(f"{device_type} {str(torch.get_autocast_dtype(device_type)).removeprefix('torch.')}")
-    return ", ".join(told) or None
+                reported.append(f"{device_type} {str(torch.get_autocast_dtype(device_type)).removeprefix('torch.')}")
+    return ", ".join(reported) or None
 
 
 def description(name: str) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def description(name: str) -> dict[str, Any]:
     if device.type == "cpu":
         return {"model": backends.cpu.get_cpu_capability(), "driver": None}
     try:
-        told = torch.get_device_module(device).get_device_properties(device)
+        reported = torch.get_device_module(device).get_device_properties(device)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # a device's own module is optional in torch
-        told = None
-    model, driver = (getattr(told, field, None) for field in ("name", "driver_version"))
+        reported = None
+    model, driver = (getattr(reported, field, None) for field in ("name", "driver_version"))
     return {"model": _text(model), "driver": _text(driver)}
 
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack
 from operator import attrgetter
 from typing import Any
 
-from gradconform.naming import SelectionError, nearest
 from gradconform.torch_releases.precision import owners as precision_owners
+from gradconform.user_input.values import SelectionError, nearest
 
 #: The values of each flag; docs/devices.md describes their effects.
 VALUES: dict[str, tuple[str, ...]] = {
@@ -30,8 +30,8 @@ VALUES: dict[str, tuple[str, ...]] = {
 def flags_named(given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """Return the flags by name, from ``NAME=VALUE`` texts or from a mapping.
 
-    Raises :class:`~gradconform.naming.SelectionError` for a flag or a value that does not exist, and for one flag with
-    two values.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a flag or a value that does not exist, and for one
+    flag with two values.
     """
     pairs = given.items() if isinstance(given, Mapping) else [_pair(text) for text in given]
     found: dict[str, str] = {}
@@ -71,7 +71,7 @@ def flags_set(flags: Mapping[str, str], device_type: str) -> Iterator[None]:
 
 
 def refuse_autocast(flags: Mapping[str, str], device_types: Iterable[str]) -> None:
-    """Raise :class:`~gradconform.naming.SelectionError` for a device type that has no autocast in that dtype."""
+    """Raise ``SelectionError`` for a device type that has no autocast in that dtype."""
     value, at = flags.get("autocast", "off"), ""
     try:
         for device_type in device_types:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ class DeviceName:
 def device_names(specs: Iterable[object]) -> list[DeviceName]:
     """Return the names in ``specs``, each once; commas separate several in one.
 
-    Raises :class:`~gradconform.naming.SelectionError` for text that is no name of a device.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for text that is no name of a device.
     """
     texts = [text.strip() for spec in specs for text in str(spec).split(",")]
     return [_name(text) for text in dict.fromkeys(texts)]

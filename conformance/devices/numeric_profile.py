@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradconform.records import as_json, tupled
+from gradconform.files.records import as_json, tupled
 
 #: The mantissa bits of IEEE float32 and float64.
 FLOAT32_BITS, FLOAT64_BITS = 23, 52

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from gradconform.clause import Clause, register
+from gradconform.requirements.clause import Clause, register
 
 from .device import Device
 from .probe import WrongAnswerError

@@ -1,7 +1,7 @@
 """Probes of devices, run in separate processes with a time limit. Nothing here imports torch.
 
 Each process reports a question before it tries it, so that a crash can be attributed. The questions and the process
-that tries them are in :mod:`gradconform.devices.questions`.
+that tries them are in :mod:`gradconform.devices.probe_questions`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gradconform.naming import SelectionError
+from gradconform.files.records import as_json, tupled
 from gradconform.process.orphans import Orphans
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker
-from gradconform.records import as_json, tupled
+from gradconform.user_input.values import SelectionError
 
 from .names import DeviceName
 from .registry import registered_entries
@@ -194,7 +194,7 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
     """
     asked = list(requests)
     with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
-        return list(pool.map(probe_apart, asked))
+        return list(pool.map(probe_in_process, asked))
 
 
 def fragile_questions(name: str) -> dict[str, str]:
@@ -206,7 +206,7 @@ def fragile_questions(name: str) -> dict[str, str]:
     return {"backward_raises": f"backward_raises of {name}", **shown}
 
 
-def probe_apart(request: Request) -> Probed:
+def probe_in_process(request: Request) -> Probed:
     """Return the results of a request; a crash or a timeout is recorded as the result of its question."""
     known: dict[str, Answer] = {}
     found = None
@@ -250,9 +250,12 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
     found = None
     at = "the start of a Python process"
     asked = f"probing {request.type or 'accelerators'} in another process"
-    with waiting(asked, limit), closing(Worker("gradconform.devices.questions:answer", given, quiet=True)) as worker:
+    with (
+        waiting(asked, limit),
+        closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True)) as worker,
+    ):
         worker.expect(limit)
-        for said in worker.told():
+        for said in worker.messages():
             if isinstance(said, Exit):
                 at = f"the step after {at}" if at in known else at
                 last = f": {said.last_line[:200]}" if said.last_line else ""

@@ -20,8 +20,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gradconform.given_files import LARGEST_REPORT, content, replace_file
-from gradconform.kit_files import cache_folder, remove_old
+from gradconform.files.kit_files import cache_folder, remove_old
+from gradconform.files.user_files import LARGEST_REPORT, content, replace_file
 from gradconform.version import KIT_VERSION
 
 from .probe import File, Probe, Probed, Request, probe_all

@@ -8,7 +8,7 @@ import importlib.metadata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradconform.naming import UnusableDeviceError
+from gradconform.user_input.values import UnusableDeviceError
 
 _OBJECTS: dict[str, object] = {}
 
@@ -74,7 +74,7 @@ def load_entry(device_type: str) -> bool:
 def load_plugins(modules: tuple[str, ...], device_types: tuple[str, ...]) -> None:
     """Import the modules that a user names, then the entry points of the device types, once per process.
 
-    Raises :class:`~gradconform.naming.UnusableDeviceError` if one cannot be imported.
+    Raises :class:`~gradconform.user_input.values.UnusableDeviceError` if one cannot be imported.
     """
     at = ""
     try:

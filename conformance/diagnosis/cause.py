@@ -261,8 +261,8 @@ class Cause:
 
     def __str__(self) -> str:
         """Return the sentence."""
-        told = self.kind.value.format(c=self, **_words(self))
-        return f"{told}: {self.why}" if self.why else told
+        reported = self.kind.value.format(c=self, **_words(self))
+        return f"{reported}: {self.why}" if self.why else reported
 
     @property
     def every(self) -> Iterator[Cause]:
@@ -335,8 +335,8 @@ def _hooks(cause: Cause) -> str:
     """Return the hooks, with their factors if each is known."""
     number = cause.counts[0] if cause.counts else 1
     by = listed([f"{factor:.3g}" for factor in cause.factors]) if len(cause.factors) == number else ""
-    told = f"multiplying it by {by}" if by else "changing it"
-    return f"a hook {told} is" if number == 1 else f"{number} hooks {told} are"
+    reported = f"multiplying it by {by}" if by else "changing it"
+    return f"a hook {reported} is" if number == 1 else f"{number} hooks {reported} are"
 
 
 def _part(microbatch: int | None) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from .cause import Cause, Mistake
 from .parts import Part
-from .replay import replay_of
-from .wrong import ENOUGH, FITTED, WrongTensor, flat, rounding
+from .rerun import rerun_of
+from .wrong_tensor import ENOUGH, FITTED, WrongTensor, flat, rounding
 
 #: The largest reported coefficient of a combination.
 _MOST = 3.0
@@ -229,17 +229,19 @@ def of_uses(wrong: WrongTensor, name: str) -> Cause | None:
     """Return the uses of a tied parameter that are missing, or counted more than once, in the action's own part."""
     if wrong.step.action.kind not in {"B", "W"}:
         return None
-    again = replay_of(wrong.evidence, wrong.step)
-    return _told(wrong, again.uses(again.stage.get_parameter(name)), (Mistake.USES_MISSING, Mistake.USES_MISCOUNTED))
+    again = rerun_of(wrong.evidence, wrong.step)
+    return _cause_of_uses(
+        wrong, again.uses(again.stage.get_parameter(name)), (Mistake.USES_MISSING, Mistake.USES_MISCOUNTED)
+    )
 
 
 def of_paths(wrong: WrongTensor, slot: int) -> Cause | None:
     """Return the paths to an input that are missing, or counted more than once."""
-    again = replay_of(wrong.evidence, wrong.step)
-    return _told(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
+    again = rerun_of(wrong.evidence, wrong.step)
+    return _cause_of_uses(wrong, again.uses(again.args[slot]), (Mistake.PATHS_MISSING, Mistake.PATHS_MISCOUNTED))
 
 
-def _told(wrong: WrongTensor, uses: list[Tensor], kinds: tuple[Mistake, Mistake]) -> Cause | None:
+def _cause_of_uses(wrong: WrongTensor, uses: list[Tensor], kinds: tuple[Mistake, Mistake]) -> Cause | None:
     if len(uses) < 2 or any(use.shape != wrong.right.shape for use in uses):  # noqa: PLR2004 (a tie needs two)
         return None
     stacked = torch.stack(uses)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .cause import Cause, Mistake
 from .parts import Part
-from .wrong import ENOUGH, WrongTensor, largest, rounding
+from .wrong_tensor import ENOUGH, WrongTensor, largest, rounding
 
 #: By how many bits a wrong element must exceed the others to be called the only one.
 _CLEAR = 4.0
@@ -188,7 +188,7 @@ def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) ->
     one, other = got[differs], expected[differs]
     if bool((torch.isfinite(other) & torch.isnan(one)).all()):
         return Cause(Mistake.NAN_SPREAD)
-    if not _alike_elsewhere(got[~differs], expected[~differs]):
+    if not _alike_in_the_rest(got[~differs], expected[~differs]):
         return None  # a number may replace NaN because the source of the NaN is missing
     if bool((torch.isnan(other) & torch.isfinite(one)).all()):
         return Cause(Mistake.NAN_REPLACED)
@@ -197,7 +197,7 @@ def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) ->
     return None
 
 
-def _alike_elsewhere(got: Tensor, expected: Tensor) -> bool:
+def _alike_in_the_rest(got: Tensor, expected: Tensor) -> bool:
     finite = torch.isfinite(expected)
     one, other = got[finite], expected[finite]
     return largest(one - other) <= 2.0 * rounding(torch.finfo(got.dtype).eps, largest(other))

@@ -9,8 +9,8 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 
 from .cause import Cause, Mistake
-from .jointly import given_by
-from .replay import replay_of
+from .common_cause import given_by
+from .rerun import rerun_of
 
 #: The largest sum, relative to the sum of absolute terms, that counts as zero within rounding.
 _NEAR = 2.0**-4
@@ -23,7 +23,7 @@ def padding(evidence: Evidence, step: Step) -> Cause | None:
     given = given_by(evidence, step)
     if any(one.got is not None and bool(one.got.any()) for one in given):
         return None
-    again = replay_of(evidence, step)
+    again = rerun_of(evidence, step)
     tensors = (one.detach() for one in again.args if isinstance(one, Tensor))
     arguments = [one for one in tensors if one.is_floating_point() and one.numel() > 1]
     zero = [one for one in arguments if not bool(one.any())]

@@ -14,7 +14,7 @@ from gradconform.drive.reference64 import widen
 from gradconform.trees import equal, leaves
 from gradconform.trial.program import CHANGES, ZEROES, forward_of
 
-from .wrong import dense
+from .wrong_tensor import dense
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cause import Cause, Mistake, numbered
-from .wrong import FITTED, largest, wrong_values
+from .wrong_tensor import FITTED, largest, wrong_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from types import FrameType
 
 from gradconform import trees
 from gradconform.adapter import Adapter
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.reference import autograd
 from gradconform.target import functions
 
@@ -22,10 +22,10 @@ _REFERENCE = Path(autograd.__file__).parent
 
 #: The files in which the kit watches and copies a device's results. No program needs these operations.
 _WATCHING = frozenset(
-    [Path(str(module.__file__)) for module in (memory, trees)]
+    [Path(str(module.__file__)) for module in (tensor_facts, trees)]
     + [
         Path(__file__).with_name(f"{name}.py")
-        for name in ("driver", "lane", "operation_log", "streams", "surroundings", "watches")
+        for name in ("driver", "lane", "operation_log", "streams", "process_state", "watches")
     ]
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.devices.memory import version_of
+from gradconform.devices.tensor_facts import version_of
 from gradconform.trees import tensors
 from gradconform.trial.materials import Materials
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from gradconform.trees import tensors
 
-from .changes import CHANGES, rebind_parameters, write_over
 from .lane import Lane
+from .stage_changes import CHANGES, rebind_parameters, write_over
 from .watches import HookWatch
 
 
@@ -63,7 +63,7 @@ def _change(lane: Lane, mb: int, *, change: Callable[[nn.Module], None]) -> None
 
 def _rebind(lane: Lane, mb: int) -> None:
     del mb
-    lane.clear_elsewhere()  # gradients kept elsewhere by name would outlive the parameter
+    lane.clear_grads_outside_parameters()  # gradients kept elsewhere by name would outlive the parameter
     rebind_parameters(lane.stage)
 
 

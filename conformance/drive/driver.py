@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Tree, UnsupportedError, claims_of
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import place_of
+from gradconform.devices.tensor_facts import place_of
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Sort
@@ -29,13 +29,13 @@ from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
 from .caller_acts import CALLER_ACTS, evaluate
-from .changes import tie, write_over
-from .feeding import args_of, grads_of
 from .lane import Lane
 from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
+from .process_state import Handed, settings, settings_restored, state_outside_torch, state_outside_torch_restored
+from .stage_changes import tie, write_over
+from .stage_inputs import args_of, grads_of
 from .streams import CallerReads, SeesStreams
-from .surroundings import Handed, beside_torch, left_beside_torch, put_back, settings
 from .watches import (
     Surroundings,
     collections,
@@ -73,9 +73,9 @@ def drive(
         materials.draw_all()
     collector = not materials.trial.watch & {"lifetime", "growth"}
     kept = device_of(materials.device).generators_kept()
-    with interrupts_seen(), put_back(materials.device), _quiet(collector=collector), kept:
+    with interrupts_seen(), settings_restored(materials.device), _quiet(collector=collector), kept:
         run = _Run(adapter, materials, loss_scale, log)
-        with left_beside_torch(run.before):
+        with state_outside_torch_restored(run.before):
             try:
                 changed_later = run.observe({step.position: step for step in known.steps})
             finally:
@@ -137,7 +137,7 @@ class _Run:
         self.overwrites = "overwrite" in self.trial.program
         self.streams = log if isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
-        self.before = beside_torch()
+        self.before = state_outside_torch()
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""

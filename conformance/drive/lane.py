@@ -9,16 +9,16 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree, claims_of
-from gradconform.swapping import noting_swaps
+from gradconform.target.layer_swap import noting_swaps
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
-from .altering import Altering
+from .gradient_hooks import GradientHooks
 from .main_grad import clear
 from .observation import State
-from .received import Buffers
-from .surroundings import Handed, left_on
-from .upstream import Upstream
+from .process_state import Handed, left_on
+from .receive_buffers import ReceiveBuffers
+from .upstream_graph import UpstreamGraph
 from .watches import HookWatch, LifetimeWatch
 
 
@@ -35,15 +35,15 @@ class Lane:
         self.index, self.stage = index, stage
         modules = "module_hooks" in trial.watch
         self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
-        self.altering = Altering(self.stage, trial.altering) if trial.altering else None
+        self.altering = GradientHooks(self.stage, trial.altering) if trial.altering else None
         self.lifetime = LifetimeWatch() if "lifetime" in trial.watch else None
         self.args: dict[int, tuple[Any, ...]] = {}
         self.outputs: dict[int, Tree] = {}
         self.output_grads: dict[int, Tree] = {}
         self.returned: dict[int, tuple[Tensor | None, ...]] = {}
         self.handed: dict[int, Handed] = {}
-        self.received = Buffers()
-        self.upstream = Upstream() if trial.upstream else None
+        self.received = ReceiveBuffers()
+        self.upstream = UpstreamGraph() if trial.upstream else None
         self.one_grad: Tree = None
         self.failed: set[int] = set()
         self.param_grads: Mapping[str, Tensor | None] = {}
@@ -86,9 +86,9 @@ class Lane:
     def zero_grads(self, *, set_to_none: bool) -> None:
         """Clear the gradients between two steps, wherever they are."""
         self.stage.zero_grad(set_to_none=set_to_none)
-        self.clear_elsewhere()
+        self.clear_grads_outside_parameters()
 
-    def clear_elsewhere(self) -> None:
+    def clear_grads_outside_parameters(self) -> None:
         """Clear the gradients that the session keeps outside ``Parameter.grad``."""
         if not (self.closed or claims_of(self._adapter).grads_in_param_grad):
             clear(self.session)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradconform.results import Sort
-from gradconform.sinks import shortened
+from gradconform.text.escaping import shortened
 from gradconform.torch_releases.accelerator import ends_the_process
 from gradconform.trial.program import Action
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import address_of, storage_of, withheld
 from gradconform.devices.probe import OPERATIONS
+from gradconform.devices.tensor_facts import address_of, storage_of, withheld
 from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
@@ -70,7 +70,7 @@ class OperationLog(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
         self._counter = device_of(device)
         self._there, self._peak = 0, 0
-        self._elsewhere: Counter[str] = Counter()
+        self._off_device: Counter[str] = Counter()
         self._live: dict[int, weakref.ref[Any]] = {}
         self._bytes = 0
         self._kind = device.type
@@ -88,7 +88,7 @@ class OperationLog(DispatchMode):
         """Return the logged operations, after the run."""
         after = self._counter.peak_memory()
         peak = self._peak if after is None or self._before is None else after - self._before
-        return Executed(self._there, dict(self._elsewhere), peak)
+        return Executed(self._there, dict(self._off_device), peak)
 
     def __enter__(self) -> Self:
         """Start logging."""
@@ -140,7 +140,7 @@ class OperationLog(DispatchMode):
     def _count(self, name: str, made: list[Tensor], *, fell_back: bool) -> None:
         if fell_back or all(tensor.device.type != self._kind for tensor in made):
             if fell_back or any(tensor.dim() for tensor in made):
-                self._elsewhere[name] += 1
+                self._off_device[name] += 1
         else:
             self._there += 1
 
@@ -181,7 +181,7 @@ _ENTERED: list[OperationLog] = []
 _WATCHED: dict[str, torch.library.Library] = {}
 
 
-def number_beside(given: Sequence[object], number: complex) -> Tensor:
+def number_tensor(given: Sequence[object], number: complex) -> Tensor:
     """Return a number among the tensors of a fallback as a tensor that changes no dtype.
 
     Torch passes the number itself to a Python kernel, where C++ has a tensor for it.
@@ -202,7 +202,7 @@ def _watch_fall_back(kind: str) -> None:
     def to_cpu(given: list[Tensor | complex]) -> list[Tensor]:
         for log in _ENTERED[-1:]:
             log.falls_back()
-        return [one.cpu() if isinstance(one, Tensor) else number_beside(given, one) for one in given]
+        return [one.cpu() if isinstance(one, Tensor) else number_tensor(given, one) for one in given]
 
     with warnings.catch_warnings():
         # On torch 2.9 a user's kernel replaces torch's with a warning, which is meant for its author.

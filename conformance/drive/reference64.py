@@ -26,9 +26,9 @@ from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
 
-from .altering import scaled
-from .cancelling import Shaking
-from .changes import change_in_place, tie
+from .cancellation import Shaking
+from .gradient_hooks import scaled
+from .stage_changes import change_in_place, tie
 from .watches import on_cpu
 
 _CPU = torch.device("cpu")
@@ -156,7 +156,7 @@ class References:
         if prepare is not None:
             prepare(own)
         stages = [*(self._stage(index, 0, wide=True) for index in lanes[:-1]), own]
-        return self._forward(stages, lanes, mb, wide=True, apart=True)[-1]
+        return self._forward(stages, lanes, mb, wide=True, separately=True)[-1]
 
     def _run(
         self,
@@ -190,11 +190,11 @@ class References:
             )
 
     def _forward(
-        self, stages: list[nn.Module], lanes: range, mb: int, *, wide: bool, apart: bool = False
+        self, stages: list[nn.Module], lanes: range, mb: int, *, wide: bool, separately: bool = False
     ) -> list[Passed]:
         args = _args(self.materials, lanes[0], mb, stages[0], wide=wide)
         on, seed = _CPU if wide else self.materials.device, self.materials.rng_seed(mb)
-        forward = partial(run_forward, stages, args, around=lambda: _seeded(device_of(on), seed), apart=apart)
+        forward = partial(run_forward, stages, args, around=lambda: _seeded(device_of(on), seed), separately=separately)
         return call_in(self.materials.trial.modes & OF_FORWARD, "F", on, forward)
 
     def _start(

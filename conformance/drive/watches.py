@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import place_of, start_of
+from gradconform.devices.tensor_facts import place_of, start_of
 from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State

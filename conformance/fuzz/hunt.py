@@ -15,14 +15,14 @@ from gradconform.diagnosis.cause import Mistake
 from gradconform.drive.observation import Raised
 from gradconform.drive.oracle import DeviceLostError, OracleError
 from gradconform.exits import UsageError
-from gradconform.finding_text import letter_of, named, numberless
+from gradconform.files.records import tupled
 from gradconform.fixtures.inputs import Constant, Integers, Mask, Normal, ParameterNamed, SameAs
 from gradconform.fixtures.random_stages import Line, Recipe, Weight, recipe_of, stage_of
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.judge.device_trust import DeviceFaultError
 from gradconform.judge.finding import Finding
-from gradconform.records import tupled
 from gradconform.run.runner import Runner
+from gradconform.text.findings import letter_of, named, numberless
 from gradconform.trial.program import Action, needs, parse, write
 from gradconform.trial.trial import Trial
 
@@ -222,7 +222,7 @@ class Hunt:
         """Return the findings of a trial; a refused trial that is claimed has one finding."""
         self.trials += 1
         try:
-            return self.runner.findings(trial, whole)
+            return self.runner.findings(trial, all_requirements)
         except (OracleError, DeviceFaultError, DeviceLostError):  # of the implementation nothing is known
             self.unjudged += 1
             return []

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.drive.operation_alone import OperationAlone, OperationError
 from gradconform.drive.oracle import replaced
 from gradconform.drive.reference64 import widen
+from gradconform.drive.single_operation import OperationError, SingleOperation
 from gradconform.drive.watches import on_cpu
 from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.tolerance import FAR, Judgement, Partials, describe, judge, sizes
 from gradconform.trial.materials import Materials
 
 from .finding import Finding
+from .oracle_result import LARGEST, TOO_LARGE, OracleResult
 from .rounding import companion, shrinks
-from .tried import LARGEST, TOO_LARGE, Tried
 
 #: A batch is divided into at most this many micro-batches.
 _PARTS = 3
@@ -41,38 +41,40 @@ class _Gradients:
     size: Partials
 
 
-def additivity_of(materials: Materials) -> Tried:
+def additivity_of(materials: Materials) -> OracleResult:
     """Return the comparison of a sample's batch gradients with those of its rows in several micro-batches.
 
     The sample is the first stage of the trial of ``materials``. Arguments that have rows are divided. Each micro-batch
     is filled up with its own rows, whose output gradients are set to 0. Gradients of undivided arguments add up. Raises
-    :class:`~gradconform.drive.operation_alone.OperationError` as the operation does.
+    :class:`~gradconform.drive.single_operation.OperationError` as the operation does.
     """
-    alone, name = OperationAlone(materials), materials.trial.stages[0].name
+    alone, name = SingleOperation(materials), materials.trial.stages[0].name
     if alone.size > LARGEST:
-        return Tried(not_tried={TOO_LARGE: [name]})
+        return OracleResult(not_tried={TOO_LARGE: [name]})
     stage = alone.stage()
     leaves = alone.leaves_of(stage, 0)
     _whole(alone, stage, leaves)
-    divided = _divided(OperationAlone(replaced(materials, torch.device("cpu"))))
+    divided = _divided(SingleOperation(replaced(materials, torch.device("cpu"))))
     if divided is None:
-        return Tried(not_tried={"its forward has no rows, or does not treat them independently": [name]})
+        return OracleResult(not_tried={"its forward has no rows, or does not treat them independently": [name]})
     try:
         found = list(_gradients(alone, stage, leaves, divided))
     except OperationError:
-        return Tried(not_tried={"a micro-batch raises": [name]})
+        return OracleResult(not_tried={"a micro-batch raises": [name]})
     for one in found:
         judged = _judged(one)
         if judged is not None and not _rounds(alone, one, judged, divided):
-            return Tried(finding=_finding(stage.entry, one, judged), compared=len(found), tried=frozenset([name]))
-    return Tried(compared=len(found), tried=frozenset([name]))
+            return OracleResult(
+                finding=_finding(stage.entry, one, judged), compared=len(found), tried=frozenset([name])
+            )
+    return OracleResult(compared=len(found), tried=frozenset([name]))
 
 
-def _whole(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
+def _whole(alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
     return [one for one in alone.outputs_for(stage, leaves) if one.requires_grad]
 
 
-def _divided(alone: OperationAlone) -> tuple[int, ...] | None:
+def _divided(alone: SingleOperation) -> tuple[int, ...] | None:
     """Return the numbers of the leaves that have rows, if each output row depends on one row of each leaf.
 
     The outputs of the batch must be those of its micro-batches. This is tested by values in float64 on the CPU, where
@@ -101,7 +103,7 @@ def _choices(args: Sequence[Tensor], count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _independent(
-    alone: OperationAlone,
+    alone: SingleOperation,
     stage: OperationStage,
     leaves: Sequence[Tensor],
     outputs: Sequence[Tensor],
@@ -163,7 +165,7 @@ def _only(grad: Tensor, rows: slice) -> Tensor:
 
 
 def _gradients(
-    alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor], divided: Sequence[int]
+    alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor], divided: Sequence[int]
 ) -> Iterator[_Gradients]:
     """Yield the gradients of the batch and of its micro-batches, for each leaf that needs one and gets one."""
     outputs = _whole(alone, stage, leaves)
@@ -193,7 +195,7 @@ def _judged(one: _Gradients) -> Judgement | None:
     return None if judged.passed and finite else judged
 
 
-def _rounds(alone: OperationAlone, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
+def _rounds(alone: SingleOperation, one: _Gradients, judged: Judgement, divided: Sequence[int]) -> bool:
     """Return whether a difference is rounding: in another dtype it changes as eps does."""
     dtype = one.whole.dtype.to_real() if one.whole.is_complex() else one.whole.dtype
     other = companion(dtype)
@@ -201,7 +203,7 @@ def _rounds(alone: OperationAlone, one: _Gradients, judged: Judgement, divided: 
         stage, leaves = alone.in_dtype(other)
         again = {wide.name: wide for wide in _gradients(alone, stage, leaves, divided)}
     except (OperationError, RuntimeError, TypeError):  # the device, or the operation, has no such dtype
-        return judged.headroom <= _LITTLE
+        return judged.error_ratio <= _LITTLE
     if one.name not in again:
         return False
     wide = again[one.name]
@@ -218,4 +220,4 @@ def _finding(entry: str, one: _Gradients, judged: Judgement) -> Finding:
         f"{describe(got, wanted)} from its rows in micro-batches; it differs by {judged.error:.3g}"
     )
     cause = Cause(Mistake.ROWS_MIXED, names=(entry,))
-    return Finding("mismatch", entry, "", text, judged.error, judged.bound, judged.headroom, cause)
+    return Finding("mismatch", entry, "", text, judged.error, judged.bound, judged.error_ratio, cause)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradconform.bias import Errors, in_series, judge_shift, judge_spread, settled
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.results import Sort
 
+from .all_trials import Pooled
 from .finding import BIT_EQUAL, Finding, Judged, Measured, findings_in
-from .pooled import Pooled
+from .mean_rule import Errors, in_series, judge_shift, judge_spread, settled
 from .values import same_bits
 
 #: The name of all parameter gradients of a draw together.
@@ -90,21 +90,21 @@ def judge(draws: Sequence[Draw]) -> Judged:
 def _judge_series(sort: Sort, where: str, errors: Sequence[Errors], draws: Sequence[Draw]) -> Judged:
     dtype = draws[0].dtype
     over = f"over {len(draws)} draws"
-    error, bound, headroom = judge_shift(len(draws), errors, dtype)
-    yield Measured(headroom)
-    if headroom > 1.0:
+    error, bound, error_ratio = judge_shift(len(draws), errors, dtype)
+    yield Measured(error_ratio)
+    if error_ratio > 1.0:
         cause = Cause(Mistake.RELATIVE_ERROR, factors=(error,))
         text = (
             f"the mean error {over} is {error:+.3g} of its value, bound {bound:.3g}; each error alone is in its bound"
         )
-        yield Finding("mismatch", where, "", text, abs(error), bound, headroom, cause, sort=sort)
+        yield Finding("mismatch", where, "", text, abs(error), bound, error_ratio, cause, sort=sort)
     if _is_exact(dtype):  # plain autograd's own error is unknown there; cancelling terms have any relative error
         return
-    error, bound, headroom = judge_spread(len(draws), errors, dtype)
-    yield Measured(headroom)
-    if headroom > 1.0:
+    error, bound, error_ratio = judge_spread(len(draws), errors, dtype)
+    yield Measured(error_ratio)
+    if error_ratio > 1.0:
         text = f"the root mean squared error {over} is {error:.3g} of its value, bound {bound:.3g}"
-        yield Finding("mismatch", where, "", text, error, bound, headroom, sort=sort)
+        yield Finding("mismatch", where, "", text, error, bound, error_ratio, sort=sort)
 
 
 #: The rule of the mean, over the trials of a check that differ only in their draw.

@@ -120,9 +120,9 @@ class DeviceTrust:
         if verdict is not None:
             raise DeviceFaultError(*verdict)
 
-    def _of_long_sum(self, dtype: torch.dtype, operation: str, told: str) -> Verdict:
-        cause = Cause(Mistake.OPERATION_WRONG, names=(operation, f"{_LENGTH} ones", told))
-        finding = Finding("mismatch", "a long sum", "", told, cause=cause)
+    def _of_long_sum(self, dtype: torch.dtype, operation: str, reported: str) -> Verdict:
+        cause = Cause(Mistake.OPERATION_WRONG, names=(operation, f"{_LENGTH} ones", reported))
+        finding = Finding("mismatch", "a long sum", "", reported, cause=cause)
         return f"{operation} is wrong on {self._place(dtype)}", (finding,)
 
     def _verdict(self, references: References, found: Observation) -> tuple[Verdict | None, tuple[Imprecise, ...]]:
@@ -137,8 +137,8 @@ class DeviceTrust:
         evidence = self._evidence(references, found, here)
         faults = tuple(findings_in(device_faults(evidence)))  # for a device that computes as IEEE says
         if faults and faults[0].kind == "device":
-            told = f"plain autograd leaves tensors elsewhere on {self._place(references.materials.dtype)}"
-            return (told, faults), ()
+            reported = f"plain autograd leaves tensors elsewhere on {self._place(references.materials.dtype)}"
+            return (reported, faults), ()
         imprecise: tuple[Imprecise, ...] = ()
         if faults:
             operations = operations_of(references)
@@ -149,7 +149,7 @@ class DeviceTrust:
                     spread = self._accumulated(references, here, operations)
                     faults = tuple(findings_in(device_faults(replace(evidence, spread=spread))))
             if faults:
-                return self._told(references, faults, operations), ()
+                return self._decide(references, faults, operations), ()
             imprecise = operations.imprecise
         return self._drawn(references) if evidence.draws else None, imprecise
 
@@ -181,15 +181,15 @@ class DeviceTrust:
     def _evidence(self, references: References, found: Observation, oracle: Observation) -> Evidence:
         return Evidence(references, _CLAIMS, (found,), oracle, diagnose=False, device=self._device)
 
-    def _told(self, references: References, faults: tuple[Finding, ...], operations: Operations) -> Verdict:
+    def _decide(self, references: References, faults: tuple[Finding, ...], operations: Operations) -> Verdict:
         place, culprit = self._place(references.materials.dtype), operations.wrong
         if culprit is None:
             return f"plain autograd is wrong on {place}, but no single operation is", faults
         if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
             hint = f"operations that only this device has, not compared: {', '.join(culprit.names)}"
             return f"plain autograd is wrong on {place}, and no single operation was found wrong; {hint}", faults
-        told = tuple(replace(fault, cause=culprit) for fault in faults)
-        return f"{culprit.names[0]} is wrong on {place}", told
+        reported = tuple(replace(fault, cause=culprit) for fault in faults)
+        return f"{culprit.names[0]} is wrong on {place}", reported
 
     def _place(self, dtype: torch.dtype) -> str:
         return f"{self._device} in {str(dtype).removeprefix('torch.')}"
@@ -233,7 +233,7 @@ def device_faults(evidence: Evidence) -> Judged:
             if isinstance(seen, Measured) or seen.raised is None:
                 yield seen
             else:
-                yield error_in(seen.action, seen.raised, beside="on the CPU it does not")
+                yield error_in(seen.action, seen.raised, reference="on the CPU it does not")
 
 
 #: The ones add up to 256 in bfloat16, and to 2048 in float16, if every partial sum is rounded to the dtype.
@@ -268,7 +268,7 @@ def spread_of(one: Observation, other: Observation) -> dict[int, float]:
     for first, second in zip(one.steps, other.steps, strict=False):
         for a, b in zip(_values(first), _values(second), strict=False):
             if isinstance(a, Tensor) and isinstance(b, Tensor) and a is not b:
-                apart = _apart(a, b)
+                apart = _distance(a, b)
                 if apart:
                     found[id(a)] = max(apart, found.get(id(a), 0.0))
     return found
@@ -298,7 +298,7 @@ def _groups(step: Step) -> Iterator[Iterable[Any]]:
     yield () if step.state is None else step.state.buffers.values()
 
 
-def _apart(one: Tensor, other: Tensor) -> float:
+def _distance(one: Tensor, other: Tensor) -> float:
     """Return max|one - other| over the elements that are finite in both."""
     if one.layout != torch.strided or other.layout != torch.strided:
         one, other = one.to_dense(), other.to_dense()

@@ -62,7 +62,7 @@ def left_whole(evidence: Evidence) -> Judged:
 def right_afterwards(evidence: Evidence) -> Judged:
     """Yield wrong gradients of micro-batches that do not raise: each adds its own to the existing gradients."""
     before: dict[int, Grads] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     for step in evidence.observation.steps:
         lane = step.action.stage
         if step.raised is not None and not step.action.misuse:
@@ -70,9 +70,9 @@ def right_afterwards(evidence: Evidence) -> Judged:
         elif not _raises(evidence, step):
             yield from returned_values(evidence, step, evidence.oracle_step(step))
         if not _raises(evidence, step) and due(evidence, step):
-            for seen in _added(evidence, step, before.get(lane, {}), skipped=told):
+            for seen in _added(evidence, step, before.get(lane, {}), skipped=reported):
                 if isinstance(seen, Finding):
-                    told.add(seen.where)
+                    reported.add(seen.where)
                 yield seen
         if due(evidence, step) or _raises(evidence, step):
             before[lane] = step.param_grads

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis.cause import Cause
 from gradconform.drive.observation import Raised
-from gradconform.finding_text import finding_line
-from gradconform.results import Sort, finite
+from gradconform.results import JSON_NAMES, Sort, finite
+from gradconform.text.findings import finding_line
 
 Kind = Literal[
     "mismatch", "nonfinite", "missing", "unexpected", "unknown_name", "requires_grad", "shape", "dtype", "device",
@@ -32,9 +32,9 @@ def by_numeric_rule(judge: _Judge) -> _Judge:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The error/bound ratio of one tensor, ``headroom``; 0 is bit-equal to plain autograd."""
+    """The error/bound ratio of one tensor, ``error_ratio``; 0 is bit-equal to plain autograd."""
 
-    headroom: float
+    error_ratio: float
 
 
 BIT_EQUAL = Measured(0.0)
@@ -47,9 +47,9 @@ class Finding:
     ``where`` names the tensor by path (``layers.0.weight``, ``input 1``), and ``sort`` says what sort of tensor it is:
     a ``parameter gradient``, an ``input gradient`` ... For a ``thing`` (``the session``, ``the loss``) ``where`` says
     all. ``action`` is the first wrong action; ``error`` and ``bound`` are absolute, in the unit of the gradient;
-    ``headroom`` is their ratio. ``cause`` is the result of the diagnosis, if any; ``raised`` is an error of an action
-    that plain autograd does not raise. ``needs`` has the values of a planned row, by dimension, without which the row
-    passes; None if nobody has examined them.
+    ``error_ratio`` is their ratio. ``cause`` is the result of the diagnosis, if any; ``raised`` is an error of an
+    action that plain autograd does not raise. ``needs`` has the values of a planned row, by dimension, without which
+    the row passes; None if nobody has examined them.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Finding:
     text: str
     error: float | None = None
     bound: float | None = None
-    headroom: float | None = None
+    error_ratio: float | None = None
     cause: Cause | None = None
     raised: Raised | None = None
     sort: Sort = "thing"
@@ -70,7 +70,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON values, with numbers that JSON can represent."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {JSON_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
         numbers = {name: finite(values[name]) for name in ("error", "bound", "headroom")}
         raised = None if self.raised is None else str(self.raised)
         return {**values, **numbers, "raised": raised, "cause": None if self.cause is None else self.cause.to_dict()}
@@ -84,11 +84,11 @@ def findings_in(judged: Iterable[Finding | Measured]) -> list[Finding]:
     return [seen for seen in judged if isinstance(seen, Finding)]
 
 
-def headrooms_in(judged: Iterable[Finding | Measured]) -> list[float]:
+def error_ratios_in(judged: Iterable[Finding | Measured]) -> list[float]:
     """Return the error/bound ratios, in the order of comparison."""
-    return [seen.headroom for seen in judged if isinstance(seen, Measured)]
+    return [seen.error_ratio for seen in judged if isinstance(seen, Measured)]
 
 
-def error_in(action: object, raised: Raised | None, *, beside: str = "plain autograd does not") -> Finding:
-    """Return the finding on an action that raised; ``beside`` names the reference that did not."""
-    return Finding("error", "the action", str(action), f"raised {raised}; {beside}", raised=raised)
+def error_in(action: object, raised: Raised | None, *, reference: str = "plain autograd does not") -> Finding:
+    """Return the finding on an action that raised; ``reference`` names what that did not."""
+    return Finding("error", "the action", str(action), f"raised {raised}; {reference}", raised=raised)

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.drive.operation_alone import OperationAlone, OperationError
+from gradconform.drive.single_operation import OperationError, SingleOperation
 from gradconform.fixtures.operations.entries import Entry, entries
 from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.trial.materials import Materials
 
 from .finding import Finding
 from .kernel_call import REFUSALS
-from .tried import LARGEST, TOO_LARGE, Tried
+from .oracle_result import LARGEST, TOO_LARGE, OracleResult
 
 #: How many draws of a sample must fail: one draw may be at a kink, which has no slope.
 _DRAWS = 3
@@ -31,18 +31,18 @@ _MISMATCH = re.compile(r"^(Jacobian mismatch for output \d+ with respect to inpu
 _NUMBERS = re.compile(r"numerical:\s*(.+?)\s*analytical:\s*(.+?)(?:\n\n|$)", re.DOTALL)
 
 
-def slopes_of(materials: Materials) -> Tried:
+def slopes_of(materials: Materials) -> OracleResult:
     """Return the comparison of a sample's gradients with finite differences of its forward.
 
     The sample is the first stage of the trial of ``materials``, which is in float64. Samples that torch's own tests
-    mark as failing are skipped. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the operation
+    mark as failing are skipped. Raises :class:`~gradconform.drive.single_operation.OperationError` if the operation
     raises.
     """
-    alone, name = OperationAlone(materials), materials.trial.stages[0].name
+    alone, name = SingleOperation(materials), materials.trial.stages[0].name
     entry = entries()[alone.stage().entry]
     why = TOO_LARGE if alone.size > LARGEST else _why_not(entry, alone, materials.device.type)
     if why is not None:
-        return Tried(not_tried={why: [name]})
+        return OracleResult(not_tried={why: [name]})
     wrong: GradcheckError | None = None
     for draw in range(_DRAWS):
         try:
@@ -50,13 +50,13 @@ def slopes_of(materials: Materials) -> Tried:
         except REFUSALS as error:  # in a backward that gradcheck runs
             raise OperationError from error
         if wrong is None:
-            return Tried(compared=1, tried=frozenset([name]))
+            return OracleResult(compared=1, tried=frozenset([name]))
     if "not reentrant" in str(wrong):
-        return Tried(not_tried={"two backwards of one graph differ": [name]})
-    return Tried(finding=_finding(entry, str(wrong)), compared=1, tried=frozenset([name]))
+        return OracleResult(not_tried={"two backwards of one graph differ": [name]})
+    return OracleResult(finding=_finding(entry, str(wrong)), compared=1, tried=frozenset([name]))
 
 
-def _why_not(entry: Entry, alone: OperationAlone, device_type: str) -> str | None:
+def _why_not(entry: Entry, alone: SingleOperation, device_type: str) -> str | None:
     """Return why a sample is not tried, None if it is tried."""
     marked = entry.marked_failing(device_type, torch.float64)
     if marked is not None:
@@ -73,7 +73,7 @@ def _why_not(entry: Entry, alone: OperationAlone, device_type: str) -> str | Non
     return None if all(one.dtype in _WIDE for one in outputs if one.requires_grad) else "an output is not float64"
 
 
-def _wrong(alone: OperationAlone, entry: Entry, draw: int) -> GradcheckError | None:
+def _wrong(alone: SingleOperation, entry: Entry, draw: int) -> GradcheckError | None:
     """Return the error that gradcheck raises for one draw, or None; raise the operation's own error."""
     stage = alone.stage()
     leaves = alone.leaves_of(stage, draw)
@@ -101,7 +101,7 @@ def _room(outputs: Sequence[Tensor]) -> float:
     return max(_ATOL, _ROUNDINGS * torch.finfo(torch.float64).eps * max(sizes, default=0.0) / _STEP)
 
 
-def _outputs(alone: OperationAlone, stage: OperationStage, leaves: Sequence[Tensor], *changed: Tensor) -> Any:
+def _outputs(alone: SingleOperation, stage: OperationStage, leaves: Sequence[Tensor], *changed: Tensor) -> Any:
     """Return the outputs that need a gradient; gradcheck changes the leaves in place, and sometimes passes copies."""
     left = iter(changed)
     given = [next(left) if one.requires_grad else one for one in leaves]
@@ -115,4 +115,4 @@ def _finding(entry: Entry, said: str) -> Finding:
         by_slopes, by_backward = (" ".join(one.split()) for one in numbers.groups())
         text = f"{head[1]}: finite differences give {by_slopes}, the backward {by_backward}"
     cause = Cause(Mistake.SLOPE_WRONG, names=(entry.name,))
-    return Finding("mismatch", entry.name, "", text, headroom=float("inf"), cause=cause)
+    return Finding("mismatch", entry.name, "", text, error_ratio=float("inf"), cause=cause)

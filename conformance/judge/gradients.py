@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis import likely
+from gradconform.diagnosis import likely_cause
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.main_grad import is_clear
@@ -32,12 +32,12 @@ class SoFar:
     """The tensors of one run that were judged so far.
 
     ``pairs`` has the gradients, got and expected, that were judged last, by stage and parameter. ``whole`` has all of a
-    stage's. ``told`` has the tensors that were found wrong, by stage and name.
+    stage's. ``reported`` has the tensors that were found wrong, by stage and name.
     """
 
     pairs: dict[tuple[int, str], tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
     whole: dict[int, tuple[Grads, Grads]] = field(default_factory=dict)
-    told: set[tuple[int, str]] = field(default_factory=set)
+    reported: set[tuple[int, str]] = field(default_factory=set)
 
 
 @by_numeric_rule
@@ -83,9 +83,9 @@ def of_step(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) -> Judg
     for seen in chain(_late(evidence, step, wanted), returned_values(evidence, step, wanted), stored):
         if isinstance(seen, Finding):
             key = (step.action.stage, seen.where)
-            if key in so_far.told:
+            if key in so_far.reported:
                 continue
-            so_far.told.add(key)
+            so_far.reported.add(key)
         yield seen
 
 
@@ -147,7 +147,7 @@ def returned_values(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             # For a single stage plain autograd's outputs are the reference; in a chain the errors of all earlier stages
             # add up.
             reference = one_of(evidence, step, "outputs", index) if far else None
-            explain = partial(likely.of_output, evidence, index, step)
+            explain = partial(likely_cause.of_output, evidence, index, step)
             yield from compare_in(evidence, step, "output", f"output {index}", got, output, reference, explain)
     if step.loss is not None and wanted.loss is not None:
         reference = one_of(evidence, step, "loss") if far else None
@@ -198,7 +198,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
     if last is not None and last[0] is step.param_grads and last[1] is wanted.param_grads:
         return
     so_far.whole[stage] = (step.param_grads, wanted.param_grads)
-    known = {where for of, where in so_far.told if of == stage}
+    known = {where for of, where in so_far.reported if of == stage}
     for name, expected in wanted.param_grads.items():
         got = step.param_grads.get(name)
         pair = so_far.pairs.get((stage, name))
@@ -211,7 +211,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # the reference of gradients set by hand is plain autograd itself
         reference = None if by_hand else _sum_of(evidence, name, step)
-        explain = partial(likely.of_param, evidence, name, step)
+        explain = partial(likely_cause.of_param, evidence, name, step)
         yield from compare_in(evidence, step, "parameter gradient", name, shown, expected, reference, explain)
 
 
@@ -313,7 +313,7 @@ def _input_grads(evidence: Evidence, step: Step, wanted: Step) -> Judged:
             continue
         for slot in slots:
             reference = one_of(evidence, step, "inputs", origin)
-            explain = partial(likely.of_input, evidence, origin, step)
+            explain = partial(likely_cause.of_input, evidence, origin, step)
             yield from compare_in(
                 evidence, step, "input gradient", f"input {slot}", got[slot], expected[slot], reference, explain
             )

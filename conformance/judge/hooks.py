@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from gradconform.diagnosis.wrong import largest
+from gradconform.diagnosis.wrong_tensor import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import HookCall, Step
 from gradconform.results import Sort

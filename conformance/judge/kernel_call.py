@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import place_of, strides_of
+from gradconform.devices.tensor_facts import place_of, strides_of
 from gradconform.trees import flattened, map_leaves, tensors
 
 #: The errors that a kernel raises if it does not accept its arguments.

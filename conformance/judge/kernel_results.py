@@ -14,11 +14,11 @@ from torch import Tensor
 from gradconform.drive.reference64 import widen
 from gradconform.drive.watches import on_cpu
 from gradconform.tolerance import FAR, Partials, describe, judge
-from gradconform.torch_releases.unwritten import unwritten_is_nan
+from gradconform.torch_releases.unwritten_memory import unwritten_is_nan
 from gradconform.trees import map_leaves, tensors
 
 from .kernel_call import REFUSALS
-from .terms import terms_of
+from .term_sizes import terms_of
 from .values import same_bits
 
 #: The largest difference in eps of the largest element between float64 and the CPU's own dtype. A larger one means that
@@ -47,7 +47,7 @@ class Difference:
         """The error over the bound; infinite if nothing is allowed."""
         return math.inf if self.error is None or not self.bound else self.error / self.bound
 
-    def beside(self, other: str) -> str:
+    def compared_with(self, other: str) -> str:
         """Return the two elements in words; ``other`` names the source of the second."""
         where = "" if self.at is None else f"at {list(self.at)} "
         return f"{where}it gave {self.got}, {other} {self.wanted}"

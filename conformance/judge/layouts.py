@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import Device
-from gradconform.devices.memory import offset_of, strides_of
+from gradconform.devices.tensor_facts import offset_of, strides_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.watches import on_cpu
 from gradconform.fixtures.inputs import arrange
@@ -74,7 +74,7 @@ class LayoutFault:
         far = "" if self.seen.error is None else f"; it differs by {self.seen.error:.3g}"
         text = (
             f"depends on the layout of {self.argument}: {called} {self.tensor}, strides {self.strides} in place of "
-            f"{self.contiguous}, {self.seen.beside('with contiguous ones')}{far}"
+            f"{self.contiguous}, {self.seen.compared_with('with contiguous ones')}{far}"
         )
         cause = Cause(mistake, names=(self.kernel, self.argument))
         error, bound = self.seen.error, self.seen.bound
@@ -228,7 +228,7 @@ class _Compared:
         if seen.error is None or seen.dtype is None:
             return False
         other = companion(seen.dtype)
-        again = _apart(_in_dtype(call, other).run(), _in_dtype(self.plain, other).run())
+        again = _distance(_in_dtype(call, other).run(), _in_dtype(self.plain, other).run())
         return shrinks(seen.error, again, seen.dtype, other)
 
     def ignores(self, at: int, call: KernelCall) -> bool:
@@ -260,7 +260,7 @@ class _Compared:
         return not _is_workspace(found, self.plain) and bool(found.numel()) == bool(self._wanted[number].numel())
 
 
-def _apart(one: list[Tensor] | None, other: list[Tensor] | None) -> float:
+def _distance(one: list[Tensor] | None, other: list[Tensor] | None) -> float:
     """Return the largest difference between two lists of results; infinite if there is none, or it is not finite."""
     if one is None or other is None:
         return math.inf

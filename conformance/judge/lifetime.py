@@ -24,7 +24,7 @@ def released(evidence: Evidence) -> Iterator[Finding]:
     are checked at the end.
     """
     yield from raised(evidence.observation)
-    told: set[tuple[int, str]] = set()
+    reported: set[tuple[int, str]] = set()
     last = evidence.observation.steps[-1]
     for step in evidence.observation.steps:
         wanted = evidence.oracle_step(step).alive
@@ -32,8 +32,8 @@ def released(evidence: Evidence) -> Iterator[Finding]:
             ended = step.action.kind in {"B", "W"} and step.action.mb == mb and not flushed_later(evidence, step)
             for what, text in _KINDS.items() if step is last else (("saved", _KINDS["saved"]),) if ended else ():
                 count, allowed = getattr(alive, what), getattr(wanted[mb], what)
-                if count > allowed and (mb, what) not in told:
-                    told.add((mb, what))
+                if count > allowed and (mb, what) not in reported:
+                    reported.add((mb, what))
                     why = "only the garbage collector would free them" if step is last else "the graph is kept"
                     seen = f"{count} {text} are still alive; plain autograd keeps {allowed}; {why}"
                     yield Finding("alive", f"micro-batch {mb}", str(step.action), seen, sort="micro-batch")

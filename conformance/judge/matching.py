@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import Tree
-from gradconform.drive.own_stage import Gradients, InputGrads, LossFn, OwnStage, Wanted, fresh, pairs
-from gradconform.naming import count
+from gradconform.drive.user_stage import Gradients, InputGrads, LossFn, UserStage, Wanted, fresh, pairs
 from gradconform.results import NonConformingError
 from gradconform.tolerance import sizes
 from gradconform.trees import map_leaves
+from gradconform.user_input.values import count
 
 from .finding import Finding, findings_in
 from .values import Known, compare
@@ -58,7 +58,7 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
     __tracebackhide__ = True
     fed = pairs(args, output_grads)
     before = torch.get_rng_state() if rng_state is None else rng_state
-    plain = OwnStage(stage, loss_fn, before, prior=callable(backward))
+    plain = UserStage(stage, loss_fn, before, prior=callable(backward))
     steps = _run(backward, stage, fed, before) if callable(backward) else _given(backward, stage, args, len(fed))
     findings: list[Finding] = []
     for mb, ((own, grads), got) in enumerate(zip(fed, steps, strict=True)):
@@ -69,8 +69,8 @@ def assert_matches_autograd(  # noqa: PLR0913 (stage, arguments and output gradi
                 "the value of torch.get_rng_state() before the forward, or a callable that runs the backward"
             )
             raise ValueError(msg)
-        told = {finding.where for finding in findings}
-        findings += [finding for finding in _compare(mb, got, wanted, plain) if finding.where not in told]
+        reported = {finding.where for finding in findings}
+        findings += [finding for finding in _compare(mb, got, wanted, plain) if finding.where not in reported]
     if findings:
         where = f"{type(stage).__name__} ({plain.dtypes})"
         differ = f"{count(len(findings), 'gradient')} {'differs' if len(findings) == 1 else 'differ'}"
@@ -128,7 +128,7 @@ def _given(given: Any, stage: nn.Module, args: Any, count: int) -> Iterator[_See
         yield _Seen(entries, params if mb == count - 1 else None)
 
 
-def _compare(mb: int, got: _Seen, wanted: Wanted, plain: OwnStage) -> Iterator[Finding]:
+def _compare(mb: int, got: _Seen, wanted: Wanted, plain: UserStage) -> Iterator[Finding]:
     action = f"B{mb}"
     for slot, expected in enumerate(wanted.inputs):
 

@@ -9,29 +9,31 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import withheld
 from gradconform.devices.probe import OPERATIONS
-from gradconform.drive.operation_alone import Arranged, OperationAlone, OperationError
+from gradconform.devices.tensor_facts import withheld
+from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
 from gradconform.trial.materials import Materials
 
 from .layouts import LAYOUTS, LayoutsTried, in_layout
-from .tried import LARGEST, TOO_LARGE, Tried, by_reason
+from .oracle_result import LARGEST, TOO_LARGE, OracleResult, by_reason
 
 
-def layouts_of(materials: Materials) -> Tried:
+def layouts_of(materials: Materials) -> OracleResult:
     """Return the comparison of a sample's kernels in every layout with themselves on contiguous arguments.
 
     The sample is the first stage of the trial of ``materials``. It runs forward and backward. A fault in a call that
-    autograd itself makes has priority. Raises :class:`~gradconform.drive.operation_alone.OperationError` if the drawn
+    autograd itself makes has priority. Raises :class:`~gradconform.drive.single_operation.OperationError` if the drawn
     operation raises.
     """
     device = device_of(materials.device)
     if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
-        return Tried(not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]})
-    alone, known = OperationAlone(materials), set[str]()
+        return OracleResult(
+            not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]}
+        )
+    alone, known = SingleOperation(materials), set[str]()
     logs = [LayoutsTried(device, each=True, known=set())]
     if alone.size > LARGEST:
-        return Tried(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
+        return OracleResult(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
     alone.run(_copied, _copied, logs[0])
     refused = False
     for arranged, of_grads in _ways(alone.leaves):
@@ -43,14 +45,14 @@ def layouts_of(materials: Materials) -> Tried:
     return _together(logs, [materials.trial.stages[0].name] if refused else [])
 
 
-def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> Tried:
+def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> OracleResult:
     """Return the combined result of several runs of a sample; raise an error of the kit's own code in any of them."""
     for failed in (log.failed for log in logs):
         if failed is not None:
             raise failed
     faults = sorted((log.fault for log in logs if log.fault is not None), key=lambda fault: not fault.by_autograd)
     raising = {"the operation raises for a layout": refused} if refused else {}
-    return Tried(
+    return OracleResult(
         finding=faults[0].finding if faults else None,
         compared=sum(log.calls for log in logs),
         tried=frozenset[str]().union(*(log.tried for log in logs)),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import UnsupportedError
-from gradconform.diagnosis.wrong import largest
+from gradconform.diagnosis.wrong_tensor import largest
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import widen

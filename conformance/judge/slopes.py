@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import are_one_memory, withheld, without_repeats
 from gradconform.devices.probe import OPERATIONS
+from gradconform.devices.tensor_facts import are_one_memory, withheld, without_repeats
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -80,13 +80,13 @@ def _medians(materials: Materials, lane: int, log: Called | None = None) -> tupl
     """
     found = list(_slopes(materials, lane, log))
     apart = statistics.median(
-        0.0 if kink >= _apart(slope, told) else _apart(slope, told) for slope, told, _, kink in found
+        0.0 if kink >= _distance(slope, reported) else _distance(slope, reported) for slope, reported, _, kink in found
     )
-    return apart, statistics.median(_apart(slope, longer) for slope, _, longer, _ in found)
+    return apart, statistics.median(_distance(slope, longer) for slope, _, longer, _ in found)
 
 
-def _apart(slope: float, told: float) -> float:
-    return abs(slope - told) / max(abs(slope), abs(told), 1e-30)
+def _distance(slope: float, reported: float) -> float:
+    return abs(slope - reported) / max(abs(slope), abs(reported), 1e-30)
 
 
 def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float, float]]:
@@ -107,12 +107,14 @@ def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tup
     for number in range(_DIRECTIONS):
         generator = torch.Generator().manual_seed(stable_seed(materials.seed, "direction", number))
         along = [_direction(first, generator) for first, *_ in trained]
-        told = sum(float((grad * by).sum()) for several, by in zip(gradients, along, strict=True) for grad in several)
+        reported = sum(
+            float((grad * by).sum()) for several, by in zip(gradients, along, strict=True) for grad in several
+        )
         here = _value(materials, lane, along, 0.0)
         ahead, behind = (_value(materials, lane, along, sign * step) for sign in (1.0, -1.0))
         further, back = (_value(materials, lane, along, sign * _FURTHER * step) for sign in (1.0, -1.0))
         slope, longer = (ahead - behind) / (2 * step), (further - back) / (2 * _FURTHER * step)
-        yield slope, told, longer, _apart((ahead - here) / step, (here - behind) / step)
+        yield slope, reported, longer, _distance((ahead - here) / step, (here - behind) / step)
 
 
 def _value(materials: Materials, lane: int, along: list[Tensor], step: float) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import UnsupportedError
-from gradconform.diagnosis import likely
+from gradconform.diagnosis import likely_cause
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import AS_BEFORE, Observation, Step
 from gradconform.results import Sort
@@ -67,14 +67,14 @@ def _differing(
     evidence: Evidence, what: str, alike: Callable[[Any, Any], bool], *, since: int = 0
 ) -> Iterator[Finding]:
     yield from raised(evidence.observation)
-    sort, told = _SORTS[what], set[str]()
+    sort, reported = _SORTS[what], set[str]()
     for step in evidence.observation.steps[since:]:
         wanted = evidence.oracle_step(step).state
         if step.state is None or wanted is None or getattr(step.state, what) is getattr(wanted, what):
             continue
         for name, got, expected in _entries(sort, getattr(step.state, what), getattr(wanted, what)):
-            if name not in told and not alike(got, expected):
-                told.add(name)
+            if name not in reported and not alike(got, expected):
+                reported.add(name)
                 text = f"differs from plain autograd{_numbers(got, expected)}"
                 yield Finding("changed", name, str(step.action), text, sort=sort)
 
@@ -134,7 +134,7 @@ def input_grad_attributes(evidence: Evidence) -> Judged:
         for slot, (got, expected) in enumerate(zip(step.arg_grads, wanted.input_grads, strict=True)):
             if got is not None:
                 reference = one_of(evidence, step, "inputs", slot)
-                explain = partial(likely.of_input_value, evidence, slot, step)
+                explain = partial(likely_cause.of_input_value, evidence, slot, step)
                 yield from compare_in(
                     evidence, step, ".grad of an input", f".grad of input {slot}", got, expected, reference, explain
                 )
@@ -157,25 +157,25 @@ def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:
                 yield Finding("layout", f"input {slot}", str(step.action), text, sort="input gradient")
 
 
-def stored_apart(evidence: Evidence) -> Iterator[Finding]:
+def stored_separately(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients that share storage with anything else."""
     return _shared(evidence, of_params=True)
 
 
-def returned_apart(evidence: Evidence) -> Iterator[Finding]:
+def returned_separately(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned input gradients that share storage with anything but a parameter gradient."""
     return _shared(evidence, of_params=False)
 
 
 def _shared(evidence: Evidence, *, of_params: bool) -> Iterator[Finding]:
     yield from raised(evidence.observation)
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for step in evidence.observation.steps:
         usual = evidence.oracle_step(step).shared  # plain autograd stores a view of the output gradient as it arrived
         stored = {f"gradient of {name}" for name in step.param_grads}
         for pair in step.shared:
-            if pair not in told and pair not in usual and of_params != stored.isdisjoint(pair):
-                told.add(pair)
+            if pair not in reported and pair not in usual and of_params != stored.isdisjoint(pair):
+                reported.add(pair)
                 sort: Sort = "parameter gradient" if pair[0] in stored else "input gradient"
                 yield Finding("shared", pair[0], str(step.action), f"shares storage with {pair[1]}", sort=sort)
 
@@ -191,15 +191,15 @@ def upstream_goes_on(evidence: Evidence) -> Iterator[Finding]:
 def stored_as_laid_out(evidence: Evidence) -> Iterator[Finding]:
     """Yield parameter gradients whose memory layout differs from plain autograd's."""
     yield from raised(evidence.observation)
-    told: set[str] = set()
+    reported: set[str] = set()
     for step in evidence.observation.steps:
         wanted = evidence.oracle_step(step).param_grads
         for name, grad in step.param_grads.items():
             expected = wanted.get(name)
-            if name in told or not (_is_strided(grad) and _is_strided(expected)) or grad.shape != expected.shape:
+            if name in reported or not (_is_strided(grad) and _is_strided(expected)) or grad.shape != expected.shape:
                 continue
             if grad.stride() != expected.stride():
-                told.add(name)
+                reported.add(name)
                 text = f"expected strides {expected.stride()}, got {grad.stride()}"
                 yield Finding("layout", name, str(step.action), text, sort="parameter gradient")
 
@@ -237,7 +237,7 @@ def weight_result(evidence: Evidence) -> Judged:
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params
         for name, got in zip(names, result, strict=True):
             stands = evidence.oracle_step(step).param_grads[name]
-            explain = partial(likely.of_weight_result, evidence, name, step)
+            explain = partial(likely_cause.of_weight_result, evidence, name, step)
             where = f"what W returns for {name}"
             seen = list(compare_in(evidence, step, "entry of what W returns", where, got, stands, None, explain))
             if not findings_in(seen) or not near(got, own[name]):  # how far its own is from the sum says nothing

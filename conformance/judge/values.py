@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gradconform.diagnosis import elements
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.naming import count
 from gradconform.results import Sort
 from gradconform.tolerance import Judgement, Partials, describe, gone_through
 from gradconform.tolerance import judge as judge_numbers
 from gradconform.trees import equal
+from gradconform.user_input.values import count
 
 from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 
@@ -96,10 +96,10 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed er
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
     yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), fills=fills)
-    yield Measured(judged.headroom)
+    yield Measured(judged.error_ratio)
     if not judged.passed:
         text, cause = _numbers(got, expected, judged), _cause(explain, got)
-        yield Finding("mismatch", where, label, text, judged.error, judged.bound, judged.headroom, cause, sort=sort)
+        yield Finding("mismatch", where, label, text, judged.error, judged.bound, judged.error_ratio, cause, sort=sort)
     else:
         yield from _rounded(sort, where, label, got, expected, factor=factor)
 
@@ -219,7 +219,7 @@ def _numbers(got: Tensor, expected: Tensor, judged: Judgement) -> str:
     return (
         f"worst at {list(judged.worst)}: expected {describe(one, other)}, got {describe(other, one)}; "
         f"error {judged.error:.3g}, bound {judged.bound:.3g}, "
-        f"error/bound {judged.headroom:.3g}"
+        f"error/bound {judged.error_ratio:.3g}"
     )
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gradconform.devices.device import Device, denormals_as, device_of
-from gradconform.devices.memory import withheld
 from gradconform.devices.probe import OPERATIONS
+from gradconform.devices.tensor_facts import withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.oracle import replaced
@@ -19,7 +19,7 @@ from gradconform.drive.reference64 import References
 from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import Room
-from gradconform.torch_releases.composed import is_composed, is_only_composed, run_composed
+from gradconform.torch_releases.composed_operations import is_composed, is_only_composed, run_composed
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import map_leaves, tensors
 
@@ -121,7 +121,7 @@ class Compared(DispatchMode):
             self._note(name, seen)
         else:
             elements = max((tensor.numel() for tensor in tensors(given[0])), default=None)
-            names = (name, _shapes(given[0]), seen.beside("the CPU"))
+            names = (name, _shapes(given[0]), seen.compared_with("the CPU"))
             own = Cause(Mistake.OPERATION_WRONG, names=names, elements=elements)
             inside = self._inside(func, args, given)
             self.found = inside or own

@@ -17,16 +17,16 @@ from .error import StageError
 _ROWS, _POSITIONS, _PIXELS = 3, 6, 16
 
 
-def recipes_of(example: Any, module: nn.Module, told: str) -> tuple[Input, ...]:
+def recipes_of(example: Any, module: nn.Module, description: str) -> tuple[Input, ...]:
     """Return one recipe per positional argument of ``example``: a tuple, a mapping by name, or one tensor.
 
     Tensors of floating and complex dtypes are drawn again for each micro-batch, with the example's shape and layout.
     All require a gradient, or only those that do so in the example. Other tensors, and masks of floats with infinities,
     keep their rows in another order each time. Any other argument is passed unchanged.
 
-    Raises :class:`StageError`, whose message begins with ``told``, for arguments that no pipeline stage receives.
+    Raises :class:`StageError`, whose message begins with ``description``, for arguments that no stage receives.
     """
-    args = _positional(example, module, told)
+    args = _positional(example, module, description)
     flagged = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
     found: list[Input] = []
     for index, arg in enumerate(args):
@@ -34,11 +34,11 @@ def recipes_of(example: Any, module: nn.Module, told: str) -> tuple[Input, ...]:
         if first < index and isinstance(arg, Tensor):
             found.append(SameAs(first))
         else:
-            found.append(_recipe(arg, told, index, flagged=flagged))
+            found.append(_recipe(arg, description, index, flagged=flagged))
     return tuple(found)
 
 
-def _recipe(arg: Any, told: str, index: int, *, flagged: bool) -> Input:
+def _recipe(arg: Any, description: str, index: int, *, flagged: bool) -> Input:
     if isinstance(arg, Tensor):
         needs = arg.is_floating_point() or arg.is_complex()
         if not needs or not bool(torch.isfinite(arg).all()):
@@ -47,8 +47,8 @@ def _recipe(arg: Any, told: str, index: int, *, flagged: bool) -> Input:
         return Normal(tuple(arg.shape), needs_grad, _layout(arg), is_complex=arg.is_complex())
     if isinstance(arg, (tuple, list, set, Mapping)) and _holds_tensors(arg):
         msg = (
-            f"{told}: argument {index} of its example is a {type(arg).__name__} of tensors; expected a tensor, number, "
-            "string or None. A pipeline sends tensors from stage to stage; pass each tensor as its own argument"
+            f"{description}: argument {index} of its example is a {type(arg).__name__} of tensors; expected a tensor, "
+            "number, string or None. A pipeline sends tensors from stage to stage; pass each tensor as its own argument"
         )
         raise StageError(msg)
     return Constant(arg)
@@ -66,30 +66,31 @@ def _layout(arg: Tensor) -> str:
     return "transposed" if transposed else "contiguous"
 
 
-def _positional(example: Any, module: nn.Module, told: str) -> tuple[Any, ...]:
+def _positional(example: Any, module: nn.Module, description: str) -> tuple[Any, ...]:
     """Return an example's arguments in the order of ``forward``."""
     if isinstance(example, Tensor):
         return (example,)
     if isinstance(example, (tuple, list)):
         return tuple(example)
     if not isinstance(example, Mapping):
-        msg = f"{told}: its example is a {type(example).__name__}; expected a tuple, a mapping by name, or one tensor"
+        kind = type(example).__name__
+        msg = f"{description}: its example is a {kind}; expected a tuple, a mapping by name, or one tensor"
         raise StageError(msg)
     try:
         bound = inspect.signature(module.forward).bind(**example)
     except TypeError as error:
-        msg = f"{told}: its example does not fit its forward{inspect.signature(module.forward)}: {error}"
+        msg = f"{description}: its example does not fit its forward{inspect.signature(module.forward)}: {error}"
         raise StageError(msg) from error
     if bound.kwargs:
         msg = (
-            f"{told}: its forward takes {', '.join(bound.kwargs)} by keyword only, but stages get arguments by "
+            f"{description}: its forward takes {', '.join(bound.kwargs)} by keyword only, but stages get arguments by "
             "position; wrap it in a module that takes them by position"
         )
         raise StageError(msg)
     return bound.args
 
 
-def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
+def guessed(module: nn.Module, description: str) -> tuple[Any, ...]:
     """Return arguments that the first layer of ``module`` requires and that its forward accepts.
 
     Raises :class:`StageError` if they cannot be guessed, so that the user must give them.
@@ -103,7 +104,7 @@ def guessed(module: nn.Module, told: str) -> tuple[Any, ...]:
     if tried:
         asked = f"its forward rejects the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
     msg = (
-        f"{told} requires example arguments: {asked}. Return (module, example_args) from the factory, or define "
+        f"{description} requires example arguments: {asked}. Return (module, example_args) from the factory, or define "
         "example_args on the factory, its module or its file: a tuple of tensors, or a function that returns one"
     )
     raise StageError(msg)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.given_files import is_file
-from gradconform.naming import nearest
+from gradconform.files.user_files import is_file
+from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .libraries import Part, asked, imported
@@ -51,19 +51,19 @@ _AUTO = (
 )
 
 
-def models_of(text: str, told: str) -> Iterator[Part]:
+def models_of(text: str, description: str) -> Iterator[Part]:
     """Yield the stages of a model.
 
     Raises :class:`StageError` for a model that transformers does not have, or if it is not installed.
     """
-    name, small = asked(text, PREFIX, told)
+    name, small = asked(text, PREFIX, description)
     try:
-        make = _maker(name, told, small=small)
+        make = _maker(name, description, small=small)
         model = make()
     except StageError:
         raise
     except Exception as error:
-        msg = f"{told} cannot be built{' small' if small else ''}: {type(error).__name__}: {error}"
+        msg = f"{description} cannot be built{' small' if small else ''}: {type(error).__name__}: {error}"
         raise StageError(msg) from error
     example = _example(model)
 
@@ -155,32 +155,32 @@ class _Held:
         self.name = name
 
 
-def _maker(name: str, told: str, *, small: bool) -> Callable[[], nn.Module]:
+def _maker(name: str, description: str, *, small: bool) -> Callable[[], nn.Module]:
     """Return the function that builds a model."""
-    library = imported("transformers", told)
+    library = imported("transformers", description)
     if name.endswith(".json"):
         if not is_file(name):
-            msg = f"{told}: the file {name!r} does not exist"
+            msg = f"{description}: the file {name!r} does not exist"
             raise StageError(msg)
         config = _shrunk(library.AutoConfig.for_model(**json.loads(Path(name).read_text("utf-8"))), small=small)
-        return lambda: _auto(library, config, told)
+        return lambda: _auto(library, config, description)
     found = getattr(library, name, None)
     if not isinstance(found, type) or not (name.endswith("Config") or issubclass(found, library.PreTrainedModel)):
         near = nearest(name, [one for one in dir(library) if one.endswith(("Config", "Model", "LM", "Classification"))])
-        msg = f"{told}: transformers has no model or configuration {name!r}; nearest: {near[:200]}"
+        msg = f"{description}: transformers has no model or configuration {name!r}; nearest: {near[:200]}"
         raise StageError(msg)
     kind: Any = found
     config = _shrunk(kind() if name.endswith("Config") else kind.config_class(), small=small)
-    return (lambda: _auto(library, config, told)) if name.endswith("Config") else (lambda: kind(config))
+    return (lambda: _auto(library, config, description)) if name.endswith("Config") else (lambda: kind(config))
 
 
-def _auto(library: Any, config: Any, told: str) -> nn.Module:
+def _auto(library: Any, config: Any, description: str) -> nn.Module:
     for auto in _AUTO:
         kind = getattr(library, auto, None)
         if kind is not None and type(config) in kind._model_mapping:  # noqa: SLF001 (what an auto class knows has no public name)
             made: nn.Module = kind.from_config(config)
             return made
-    msg = f"{told}: {type(config).__name__} works with no class of transformers; tried {', '.join(_AUTO)}"
+    msg = f"{description}: {type(config).__name__} works with no class of transformers; tried {', '.join(_AUTO)}"
     raise StageError(msg)
 
 

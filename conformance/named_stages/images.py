@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .error import StageError
 from .example import required
 from .libraries import Part
-from .smaller import SMALLER, Rule, for_images, smaller
+from .small_models import SMALLER, Rule, for_images, smaller
 
 _ROWS = 2
 
@@ -24,7 +24,7 @@ _FULL, _FULL_FRAMES = (224, 256, 299), 16
 def model_of_images(
     make: Callable[[], nn.Module],
     builder: Callable[..., Any],
-    told: str,
+    description: str,
     *,
     small: bool,
     sides: tuple[int, ...] = _FULL,
@@ -51,7 +51,7 @@ def model_of_images(
             failed = error
         else:
             return "", build, example
-    msg = f"{told} fails with images of {', '.join(map(str, sides))} pixels: {type(failed).__name__}: {failed}"
+    msg = f"{description} fails with images of {', '.join(map(str, sides))} pixels: {type(failed).__name__}: {failed}"
     raise StageError(msg) from failed
 
 

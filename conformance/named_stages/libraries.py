@@ -14,16 +14,16 @@ from .error import StageError, StageNotInstalledError
 Part = tuple[str, Callable[[], nn.Module], tuple[Any, ...]]
 
 
-def asked(text: str, prefix: str, told: str) -> tuple[str, bool]:
+def asked(text: str, prefix: str, description: str) -> tuple[str, bool]:
     """Return the name of a model, and whether to make it small; raise :class:`StageError` for another size."""
     name, _, size = text.removeprefix(prefix).partition("?")
     if size not in {"", "size=small", "size=full"}:
-        msg = f"{told}: expected size=small or size=full, and cut=MODULE,… last; got {size!r}"
+        msg = f"{description}: expected size=small or size=full, and cut=MODULE,… last; got {size!r}"
         raise StageError(msg)
     return name, size != "size=full"
 
 
-def imported(library: str, told: str) -> Any:
+def imported(library: str, description: str) -> Any:
     """Return a library, whose extra has its name; raise :class:`StageNotInstalledError` if it cannot be imported.
 
     A library that was built for another torch may raise any error.
@@ -32,5 +32,5 @@ def imported(library: str, told: str) -> Any:
         return importlib.import_module(library)
     except Exception as error:
         why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        msg = f"{told} requires {library}, which cannot be imported: {why}; pip install 'gradconform[{library}]'"
+        msg = f"{description} requires {library}, which cannot be imported: {why}; pip install 'gradconform[{library}]'"
         raise StageNotInstalledError(msg) from error

@@ -21,15 +21,15 @@ from torch import nn
 
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.target.finding import Named
 from gradconform.target.loading import load
+from gradconform.target.lookup import Named
 
 from . import hugging_face, timm, torchvision
-from .cut import stages_cut, without_cut
 from .error import StageError
 from .example import guessed, recipes_of
-from .pieces import MARK, calls, piece_of
-from .shown import traits_of
+from .measured_traits import traits_of
+from .submodules import MARK, calls, submodule_stage
+from .traced import stages_cut, without_cut
 
 #: A stage, or the name of one.
 Given = str | StageCase
@@ -64,11 +64,11 @@ def described(case: StageCase, left_out: Mapping[str, int]) -> str:
     """
     module = case.make(dtype=torch.float32, device=_CPU, seed=0)
     size = sum(parameter.numel() for parameter in module.parameters())
-    told = [f"{case.special}, {size:,} parameters", ", ".join(sorted(case.traits))]
+    description = [f"{case.special}, {size:,} parameters", ", ".join(sorted(case.traits))]
     if left_out:
         reasons = ", ".join(f"{count} as {reason}" for reason, count in left_out.items())
-        told.append(f"checks skipped: {reasons}")
-    return "; ".join(filter(None, told))
+        description.append(f"checks skipped: {reasons}")
+    return "; ".join(filter(None, description))
 
 
 def _named(text: str) -> Iterator[StageCase]:
@@ -81,13 +81,13 @@ def _named(text: str) -> Iterator[StageCase]:
     whole, mark, path = text.partition(MARK)
     if mark:
         cases = list(_named(whole))
-        yield from (piece_of(case, path) for case in [one for one in cases if calls(one, path)] or cases)
+        yield from (submodule_stage(case, path) for case in [one for one in cases if calls(one, path)] or cases)
         return
     named = Named(text, text, word="stage")
     for prefix, models_of in _LIBRARIES.items():
         if text.startswith(prefix):
-            for part, build, example in models_of(text, named.told):
-                yield _fed(build, example, f"{text} {part}".strip(), named.told)
+            for part, build, example in models_of(text, named.description):
+                yield _fed(build, example, f"{text} {part}".strip(), named.description)
             return
     made, module = load(named)
     if not isinstance(made, ModuleType):
@@ -96,8 +96,8 @@ def _named(text: str) -> Iterator[StageCase]:
     offered = list(_offered(module))
     if not offered:
         msg = (
-            f"{named.told} defines no stage; expected a module, or a function or module class without arguments; "
-            f"name one, such as {text}:build_stage"
+            f"{named.description} defines no stage; expected a module, or a function or module class "
+            f"without arguments; name one, such as {text}:build_stage"
         )
         raise StageError(msg)
     for name in offered:
@@ -128,16 +128,18 @@ def _called_alone(made: object) -> bool:
 def _case(made: object, home: ModuleType, named: Named) -> StageCase:
     build, example = _built(made, home, named)
     module = build()
-    return _fed(build, guessed(module, named.told) if example is None else example, named.text, named.told)
+    return _fed(
+        build, guessed(module, named.description) if example is None else example, named.text, named.description
+    )
 
 
-def _fed(build: Callable[[], nn.Module], example: Any, text: str, told: str) -> StageCase:
+def _fed(build: Callable[[], nn.Module], example: Any, text: str, description: str) -> StageCase:
     """Return the stage with a builder and example arguments, named by the last part of ``text``."""
     module = build()
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text.rpartition(":")[2])
     name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-") or "stage"
-    case = StageCase(name, text, build, recipes_of(example, module, told), own_values=True)
-    return replace(case, traits=traits_of(case, told))
+    case = StageCase(name, text, build, recipes_of(example, module, description), own_values=True)
+    return replace(case, traits=traits_of(case, description))
 
 
 def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], nn.Module], Any]:
@@ -145,7 +147,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
     if isinstance(made, nn.Module):
         return lambda: copy.deepcopy(made), _example_of(named, made, home)
     if not callable(made):
-        msg = f"{named.told}: expected a module, or a function that returns one; got {made!r:.60}"
+        msg = f"{named.description}: expected a module, or a function that returns one; got {made!r:.60}"
         raise StageError(msg)
     factory = cast("Callable[[], object]", made)
     first = _called(factory, named)
@@ -153,7 +155,7 @@ def _built(made: object, home: ModuleType, named: Named) -> tuple[Callable[[], n
         example = first[1] if len(first) == 2 else first[1:]  # noqa: PLR2004 (a pair)
         return lambda: cast("tuple[nn.Module]", factory())[0], _called(example, named) if callable(example) else example
     if not isinstance(first, nn.Module):
-        msg = f"{named.told}: expected a module or (module, {_EXAMPLE}), got {first!r:.60}"
+        msg = f"{named.description}: expected a module or (module, {_EXAMPLE}), got {first!r:.60}"
         raise StageError(msg)
     return cast("Callable[[], nn.Module]", factory), _example_of(named, factory, first, home)
 
@@ -174,5 +176,5 @@ def _called(factory: Callable[[], object], named: Named) -> object:
             return factory()
     except BaseException as error:
         pass_on_an_interrupt(error)
-        msg = f"{named.told} could not be called without arguments: {type(error).__name__}: {error}"
+        msg = f"{named.description} could not be called without arguments: {type(error).__name__}: {error}"
         raise StageError(msg) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from gradconform.naming import nearest
+from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .images import model_of_images
@@ -21,16 +21,16 @@ PREFIX = "torchvision:"
 _WEIGHTS = ("weights", "weights_backbone")
 
 
-def models_of(text: str, told: str) -> Iterator[Part]:
+def models_of(text: str, description: str) -> Iterator[Part]:
     """Yield the model as one stage.
 
     Raises :class:`StageError` for an unknown model or one without image input, or if torchvision is not installed.
     """
-    name, small = asked(text, PREFIX, told)
-    models = imported("torchvision", told).models
+    name, small = asked(text, PREFIX, description)
+    models = imported("torchvision", description).models
     if name not in models.list_models():
-        msg = f"{told}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"
+        msg = f"{description}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"
         raise StageError(msg)
     builder = models.get_model_builder(name)
     none = {one: None for one in _WEIGHTS if one in inspect.signature(builder).parameters}
-    yield model_of_images(lambda: builder(**none), builder, told, small=small)
+    yield model_of_images(lambda: builder(**none), builder, description, small=small)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
-from gradconform.naming import count
+from gradconform.requirements.clause import Clause
+from gradconform.user_input.values import count
 
 Step = Literal["train", "eval", "zero_grad"]
 

@@ -16,6 +16,7 @@ from typing import Any
 from gradconform.diagnosis.cause import cause_from
 from gradconform.judge.finding import Finding
 from gradconform.process.forks import OneProcess
+from gradconform.results import python_names
 
 from .cases import Case
 from .training_step.composition import StepCase
@@ -73,18 +74,18 @@ def _case_of(values: dict[str, Any]) -> Case | StepCase:
 class Outcome:
     """The outcome of one case on one rank.
 
-    ``raised`` is an exception with its traceback, ``told`` its first cause in a line, ``at`` the time then in seconds.
+    ``raised`` is an exception with its traceback, ``cause`` its first cause in a line, ``at`` the time then in seconds.
     ``unsupported`` is the reason why it was not tried.
     """
 
     case: str
     rank: int
     findings: tuple[Finding, ...] = ()
-    headroom: float | None = None
+    error_ratio: float | None = None
     bit_equal: bool | None = None
     duration_s: float = 0.0
     raised: str | None = None
-    told: str = ""
+    cause: str = ""
     at: float = 0.0
     unsupported: str | None = None
 
@@ -105,7 +106,7 @@ def read_outcomes(path: Path) -> Iterator[Outcome]:
 
 def _finding_of(values: dict[str, Any]) -> Finding:
     cause = None if values["cause"] is None else cause_from(values["cause"])
-    return Finding(**{**values, "cause": cause})
+    return Finding(**{**python_names(values), "cause": cause})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gradconform.process.orphans import Orphans
-from gradconform.process.waits import waiting
+from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
 from gradconform.results import Result
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome, read_mark, read_outcomes, remove
-from .starts import Start, end_all
+from .start_folder import Start, end_all
 from .training_step.composition import StepCase
-from .verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_of, verdict_on
+from .verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_of, verdict_on
 
 #: The implementation that replaces the target to decide whether torch's runtime or the machine is at fault.
 REFERENCE = "reference-split"
@@ -94,8 +94,8 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
     with closing(Orphans()), closing(_Launcher(machines)) as launcher:
         before = _verdicts(replace(job, fixed=False), launcher) if job.fixed and machines.machines == 1 else {}
 
-        def tell(result: Result) -> None:
-            on_result(beside_torch(result, before.get(result.check)))
+        def report(result: Result) -> None:
+            on_result(compared_with_unchanged_torch(result, before.get(result.check)))
 
         def sort_out(found: Verdict) -> None:
             # A death or hang outside the implementation is never charged to it, whatever the reference does.
@@ -103,21 +103,21 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
             if asked and machines.machines == 1 and (job.fixed or not job.runtime):
                 wrong.append(found)
             else:
-                tell(found.result)
+                report(found.result)
 
         stopped = _run_all(job, launcher, sort_out)
-        _tell_wrong(wrong, job, launcher, tell)
+        _report_wrong(wrong, job, launcher, report)
         launcher.finish()
     return stopped
 
 
-def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
+def _report_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: OnResult) -> None:
     """Report the failures after running the reference in the same cases."""
     if not wrong:
         return
     cases = {case.id: case for case in job.cases}
     if job.fixed:
-        _tell_whose(wrong, cases, job, launcher, on_result)
+        _report_owner(wrong, cases, job, launcher, on_result)
         return
     own = {found.result.check: found for found in wrong}
     of_reference = own if job.target == REFERENCE else _verdicts_on(REFERENCE, list(own), job, launcher)
@@ -126,7 +126,7 @@ def _tell_wrong(wrong: list[Verdict], job: Job, launcher: _Launcher, on_result: 
         on_result(charged(found, of_reference.get(check), cases[check]))
 
 
-def _tell_whose(
+def _report_owner(
     wrong: list[Verdict], cases: Mapping[str, Case | StepCase], job: Job, launcher: _Launcher, on_result: OnResult
 ) -> None:
     """Report failures with the right split in torch, and whether all plain replacements share them.

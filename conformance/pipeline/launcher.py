@@ -12,16 +12,16 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gradconform.process.serving import Orders, Tell, tidy_without
+from gradconform.process.serving import Orders, Send, tidy_without
 from gradconform.torch_releases.pipelining import launch_options
 
 from .exchange import remove
-from .starts import Start
+from .start_folder import Start
 
 _SHUTDOWN_S = 5
 
 
-def launch(orders: Orders, _: Tell) -> None:
+def launch(orders: Orders, _: Send) -> None:
     """Run the launcher's process: start the keeper of this machine's ranks, and wait for it.
 
     Their shared folder is made here, so that it is removed if the command is killed. The keeper ends with this process,
@@ -39,7 +39,7 @@ def launch(orders: Orders, _: Tell) -> None:
     try:
         with suppress(ChildFailedError):  # a failed keeper's error is in its log
             words = ("keep", str(folder), str(os.getpid()), str(order["here"]))
-            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank", *words)
+            elastic_launch(config, sys.executable)("-m", "gradconform.pipeline.rank_keeper", *words)
     except SignalException as error:  # torch has ended the keeper; this process still ends by the signal
         signal.signal(error.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), error.sigval)

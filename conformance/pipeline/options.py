@@ -7,8 +7,8 @@ from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.naming import STEP_PROFILES, SelectionError
-from gradconform.option_words import DEFAULT_SEED, RUN_OPTION_WORDS
+from gradconform.user_input.option_help import DEFAULT_SEED, RUN_OPTION_HELP
+from gradconform.user_input.values import STEP_PROFILES, SelectionError
 
 from .cases import word_of
 
@@ -89,13 +89,13 @@ class PipelineOptions:
             if value is True:
                 yield flag
             elif value != getattr(plain, one.name):
-                told = value if isinstance(value, tuple) else (value,)
-                yield from (word for each in told for word in (flag, str(each)))
+                reported = value if isinstance(value, tuple) else (value,)
+                yield from (word for each in reported for word in (flag, str(each)))
 
 
 def _flag(name: str) -> str:
     """Return the name of an option on the command line."""
-    known = RUN_OPTION_WORDS.get(name)
+    known = RUN_OPTION_HELP.get(name)
     return known.flag if known else f"--{name.replace('_', '-')}"
 
 

@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 from gradconform.devices.device import device_of
-from gradconform.naming import SelectionError, count
+from gradconform.user_input.values import SelectionError, count
 
-from .host_copies import HOST_COPIES
+from .cpu_copies import HOST_COPIES
 
 
 def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
@@ -16,8 +16,8 @@ def backend_for(name: str, ranks: int, *, share: bool = False) -> str:
 
     It is torch.distributed's backend for the device type. It is gloo over copies on the CPU if there is none, or if
     ranks ``share`` an index. A name with an index means that index, and one without means all of its type; the CPU
-    takes any number of ranks. Raises :class:`~gradconform.naming.SelectionError` before any process starts if there are
-    more ranks than indices and they do not share.
+    takes any number of ranks. Raises :class:`~gradconform.user_input.values.SelectionError` before any process starts
+    if there are more ranks than indices and they do not share.
     """
     device = torch.device(name)
     if device.type == "cpu":

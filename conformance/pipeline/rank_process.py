@@ -25,22 +25,22 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.registry import load_plugins
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
-from gradconform.judge.finding import Finding, Judged, Measured, findings_in, headrooms_in
-from gradconform.naming import current_folder_first
+from gradconform.judge.finding import Finding, Judged, Measured, error_ratios_in, findings_in
 from gradconform.process.serving import write_stacks_to
-from gradconform.reference.put_in import install
+from gradconform.reference.install_in_torch import install
 from gradconform.results import finite
 from gradconform.runtime import Runtime
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.names import UnavailableError
 from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_all
+from gradconform.user_input.values import current_folder_first
 
 from .cases import BY_NAME, Case
+from .cpu_copies import HOST_COPIES, register_host_copies
 from .exchange import Job, Marker, Outcome
-from .host_copies import HOST_COPIES, register_host_copies
-from .runtime import make_schedule, make_stages, put_under_test
-from .starts import JOB, Start
+from .start_folder import JOB, Start
+from .torch_runtime import make_schedule, make_stages, put_under_test
 from .training_step.composition import StepCase, withheld
 from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named
@@ -130,15 +130,15 @@ class RankProcess:
             return Outcome(case=case.id, rank=self.rank, unsupported=f"the runtime refuses it: {error}")
         except BaseException as error:  # noqa: BLE001 (whatever torch or the target raises is this case's verdict)
             at, cause = time.time(), str(Raised.of(error))
-            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), told=cause, at=at)
-        found, headrooms = findings_in(judged), headrooms_in(judged)
+            return Outcome(case=case.id, rank=self.rank, raised=traceback.format_exc(), cause=cause, at=at)
+        found, error_ratios = findings_in(judged), error_ratios_in(judged)
         found = [replace(finding, where=f"rank {self.rank}, {finding.where}") for finding in found]
         return Outcome(
             case=case.id,
             rank=self.rank,
             findings=tuple(found),
-            headroom=finite(max(headrooms, default=None)),
-            bit_equal=not found and not any(headrooms),
+            error_ratio=finite(max(error_ratios, default=None)),
+            bit_equal=not found and not any(error_ratios),
             duration_s=time.perf_counter() - started,
         )
 

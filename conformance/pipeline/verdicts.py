@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from gradconform.finding_text import finding_line
 from gradconform.judge.values import NONFINITE
-from gradconform.naming import count
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
+from gradconform.text.findings import finding_line
+from gradconform.user_input.values import count
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome
@@ -62,15 +62,15 @@ class _First:
 def verdict_of(case: Case | StepCase, outcomes: Sequence[Outcome], job: Job) -> Verdict:
     """Return the verdict on a case that every rank has finished."""
     findings = [finding for outcome in outcomes for finding in outcome.findings]
-    headrooms = [outcome.headroom for outcome in outcomes if outcome.headroom is not None]
+    error_ratios = [outcome.error_ratio for outcome in outcomes if outcome.error_ratio is not None]
     reasons = sorted({outcome.unsupported for outcome in outcomes if outcome.unsupported is not None})
     refused = {"status": "unsupported", "message": "\n".join(reasons)} if reasons else {}
     result = case.result(
         job.device,
         job.dtype,
         findings,
-        headroom=max(headrooms, default=None),
-        bit_equal=None if not headrooms else all(outcome.bit_equal is not False for outcome in outcomes),
+        error_ratio=max(error_ratios, default=None),
+        bit_equal=None if not error_ratios else all(outcome.bit_equal is not False for outcome in outcomes),
         duration_s=max((outcome.duration_s for outcome in outcomes), default=0.0),
         **refused,
     )
@@ -151,7 +151,7 @@ def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bo
     return not isinstance(case, StepCase) or not _own_findings(found.result, findings, case)
 
 
-def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
+def compared_with_unchanged_torch(result: Result, as_it_is: Verdict | None) -> Result:
     """Return the result on the right split in torch's runtime with the check's result on unmodified torch."""
     return result if as_it_is is None else replace(result, as_it_is=as_it_is.result.status)
 
@@ -159,14 +159,14 @@ def beside_torch(result: Result, as_it_is: Verdict | None) -> Result:
 def _own(result: Result, of_reference: Result, case: StepCase) -> Result:
     """Return the verdict on the errors that only the target shows; ``unsupported`` if there is none."""
     own = _own_findings(result, of_reference.findings, case)
-    told = "torch's runtime is also wrong here with a correct split backward"
+    reported = "torch's runtime is also wrong here with a correct split backward"
     if not own:
         shown = "\n".join(map(finding_line, result.findings))
-        return replace(result, status="unsupported", kind=None, message=f"{told}: {shown}", findings=())
+        return replace(result, status="unsupported", kind=None, message=f"{reported}: {shown}", findings=())
     lines = [
         case.tried,
         *map(finding_line, own),
-        f"{told} in {count(len(result.findings) - len(own), 'other finding')}",
+        f"{reported} in {count(len(result.findings) - len(own), 'other finding')}",
     ]
     return replace(result, kind=own[0]["kind"], message="\n".join(lines), findings=tuple(own))
 
@@ -217,7 +217,7 @@ def _first(ended: Ended, timeout: float) -> _First:
 
 
 def _raised(outcome: Outcome) -> _First:
-    return _First(outcome.rank, f"raised {outcome.told}", (outcome.raised or "").strip(), "raised")
+    return _First(outcome.rank, f"raised {outcome.cause}", (outcome.raised or "").strip(), "raised")
 
 
 def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:

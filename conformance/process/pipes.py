@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal
 
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 Message = Mapping[str, Any]
 
@@ -112,8 +112,8 @@ def printed_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        told, _held = _held, None
-        for name, text in told:
+        reported, _held = _held, None
+        for name, text in reported:
             _print(name, text)
 
 
@@ -159,8 +159,8 @@ class Printed:
         whole, end, rest = (self._line + text).rpartition("\n")
         cut = bool(rest) and (ended or len(rest) > _KEPT)
         self._line = "" if cut else rest
-        if told := whole + end + (f"{rest}\n" if cut else ""):
-            self._pass_on(for_terminal(told))
+        if reported := whole + end + (f"{rest}\n" if cut else ""):
+            self._pass_on(for_terminal(reported))
 
     def _pass_on(self, text: str) -> None:
         if (held := _held) is None:

@@ -23,7 +23,7 @@ from .orphans import keep_what_is_started
 from .pipes import Message, Receiver, Sender, key_of
 
 Orders = Iterator[Message]
-Tell = Callable[[Message], None]
+Send = Callable[[Message], None]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -50,18 +50,18 @@ def main() -> None:
     keep_what_is_started()
     write_stacks_to(stacks)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is the interpreter's own
-    tell = Sender(messages, key_of(word, os.getpid())).send
+    send = Sender(messages, key_of(word, os.getpid())).send
     module, _, function = work.partition(":")
     try:
         with interrupts_seen():
-            getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), tell)
+            getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), send)
     except KeyboardInterrupt:
         if not interrupted():
             raise  # for example, a thread of the target
-        tell({"interrupted": True})
+        send({"interrupted": True})
     except Exception as error:  # noqa: BLE001 (reported to the parent: each error has its own exit code)
         message, code = refusal(error)
-        tell({"refused": message, "exit_code": code})
+        send({"refused": message, "exit_code": code})
     leave()
 
 

@@ -166,7 +166,7 @@ class Worker:
                     raise RunRefusedError(message["refused"], message["exit_code"])
                 yield message
 
-    def told(self) -> Iterator[Message | Exit]:
+    def messages(self) -> Iterator[Message | Exit]:
         """Yield all messages as they arrive, and last the end of the process."""
         heard: Message | Exit | None = None
         while not isinstance(heard, Exit):

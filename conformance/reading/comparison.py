@@ -92,7 +92,7 @@ def _changes(base: Report, new: Report) -> Iterator[Change]:
         yield Change(place, before.get(place), now.get(place))
 
 
-def _sorted_out(changes: list[Change], headroom: float, slower: float) -> dict[str, tuple[Change, ...]]:
+def _sorted_out(changes: list[Change], error_ratio: float, slower: float) -> dict[str, tuple[Change, ...]]:
     unsupported = [change for change in changes if _lost(change) and _status(change.now) == "unsupported"]
     not_run = [change for change in changes if _lost(change) and _status(change.now) in {None, "not_run"}]
     found = {
@@ -103,7 +103,7 @@ def _sorted_out(changes: list[Change], headroom: float, slower: float) -> dict[s
         "newly_not_run": not_run,
         "newly_waived": [c for c in changes if _status(c.now) == "waived" and _status(c.before) != "waived"],
         "other_failures": [c for c in changes if _failing(c.before) and _failing(c.now) and _kinds_differ(c)],
-        "headroom_drift": [c for c in changes if _drifted(c, headroom)],
+        "headroom_drift": [c for c in changes if _drifted(c, error_ratio)],
         "slower": [c for c in changes if _slower(c, slower)],
         "failures": [c for c in changes if _failing(c.now)],
     }
@@ -127,7 +127,7 @@ def _kinds_differ(change: Change) -> bool:
 
 
 def _drifted(change: Change, factor: float) -> bool:
-    before, now = (result.headroom if result else None for result in _passing_twice(change))
+    before, now = (result.error_ratio if result else None for result in _passing_twice(change))
     return before is not None and now is not None and now > factor * max(before, HEADROOM_FLOOR)
 
 

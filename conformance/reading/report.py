@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 from gradconform.adapter import is_option
 from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
-from gradconform.given_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
-from gradconform.naming import PROFILES, count, nearest
+from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
+from gradconform.user_input.values import PROFILES, count, nearest
 
-from .kinds import instead_of_report
+from .mistaken_files import instead_of_report
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -100,8 +100,8 @@ def _values(name: str, text: str) -> dict[str, Any]:
 
 def _refuse_another_kind(name: str, held: bytes) -> None:
     """Raise for a file that is known to be of another kind."""
-    if told := instead_of_report(held, name):
-        _refuse(name, f"{told}; expected a report")
+    if reported := instead_of_report(held, name):
+        _refuse(name, f"{reported}; expected a report")
 
 
 class ValueProblem(ValueError):  # noqa: N818 (it has the problem; readers add the file)
@@ -173,7 +173,7 @@ def problem_of(values: Mapping[str, Any], what: Literal["report", "result"]) -> 
     if error is None:
         return None
     place = error.json_path.removeprefix("$").lstrip(".") or f"the {what}"
-    return f"{_short(place)}{_told(error)}"
+    return f"{_short(place)}{_described(error)}"
 
 
 @cache
@@ -184,7 +184,7 @@ def _validator(what: str) -> Draft202012Validator:
     return Draft202012Validator(whole if what == "report" else {"$ref": f"#/$defs/{what}", "$defs": whole["$defs"]})
 
 
-def _told(error: ValidationError) -> str:
+def _described(error: ValidationError) -> str:
     """Return the expected and the actual value, to follow the place's name, without the schema's own words."""
     rule, value, found = str(error.validator), cast("Any", error.validator_value), cast("Any", error.instance)
     known = cast("dict[str, Any]", error.schema).get("properties", {})
@@ -256,9 +256,9 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
     yield from _of_results(report)
     yield from _of_shard(report)
     for field, counted in report.summary.items():
-        told = values["summary"][field]
-        if told != counted:
-            yield f"summary.{field}: expected {counted} from the results, got {told}"
+        reported = values["summary"][field]
+        if reported != counted:
+            yield f"summary.{field}: expected {counted} from the results, got {reported}"
     if not len(report.results) <= report.planned <= report.manifest:
         yield (
             f"expected results <= planned checks <= manifest, got {count(len(report.results), 'result')}, "

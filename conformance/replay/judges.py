@@ -8,10 +8,10 @@ from typing import Any
 
 from gradconform.adapter import Capabilities
 from gradconform.contract.check import Check
-from gradconform.judge import gradients, hooks, state, whole
+from gradconform.judge import all_requirements, gradients, hooks, state
+from gradconform.judge.all_requirements import fires_hooks
 from gradconform.judge.chain import chained
 from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
-from gradconform.judge.whole import fires_hooks
 
 from . import standalone
 
@@ -51,14 +51,14 @@ COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
     state.returned_stays: ("changed later:",),
     state.returned_contiguous: ("contiguous: the gradient of input",),
     state.stored_as_laid_out: ("strides of the gradient of",),
-    state.stored_apart: ("shared with a stored gradient:",),
-    state.returned_apart: ("shared with a returned gradient:",),
+    state.stored_separately: ("shared with a stored gradient:",),
+    state.returned_separately: ("shared with a returned gradient:",),
     state.accumulates_in_place: ("moved to other storage: the gradient of",),
     state.weight_result: ("what W returns for",),
     hooks.fire_as_often: ("calls of the {} hook of",),
     hooks.fire_at_all: ("whether called: the {} hook of",),
     hooks.given_the_gradient: ("the gradient given to the {} hook of",),
-    whole: (
+    all_requirements: (
         *_GRADIENTS,
         *_STATE.values(),
         "buffer",
@@ -90,7 +90,7 @@ def compared(check: Check, capabilities: Capabilities) -> set[str]:
     judge, told = judge_of(check)
     what = told.get("kind") or _STATE.get(told.get("what", ""))
     names = {one.format(what) for one in COMPARED.get(judge, ())}
-    if judge is whole and not fires_hooks(check.trials[0], capabilities):
+    if judge is all_requirements and not fires_hooks(check.trials[0], capabilities):
         names = {one for one in names if not one.startswith("calls of")}
     return names
 

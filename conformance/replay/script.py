@@ -26,10 +26,10 @@ from . import standalone
 from .folding import Folding
 from .inputs import Inputs
 from .judges import beyond, compared
-from .known import entries, known, lanes, loss_scale
+from .known_values import entries, known, lanes, loss_scale
 from .layout import docstring, folded, merged, spaced
+from .short_script import ShortScript
 from .source import Source, reached
-from .straight import Straight
 
 
 class ScriptError(UsageError):
@@ -88,7 +88,7 @@ class Replayed:
         usual = self.device_name == "cpu" and self.dtype_name == "float32"
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
         return (
-            usual and not self.of_adapter and Straight(self.check, self._where(), head, self.seed).text()
+            usual and not self.of_adapter and ShortScript(self.check, self._where(), head, self.seed).text()
         ) or self.text()
 
     @property

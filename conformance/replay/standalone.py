@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.drive.altering import Altering
 from gradconform.drive.caller_acts import evaluate
-from gradconform.drive.changes import (
+from gradconform.drive.gradient_hooks import GradientHooks
+from gradconform.drive.process_state import Handed, left_on, settings, state_outside_torch
+from gradconform.drive.receive_buffers import ReceiveBuffers, tracked
+from gradconform.drive.stage_changes import (
     change_in_place,
     into_bucket,
     rebind_parameters,
@@ -35,9 +37,7 @@ from gradconform.drive.changes import (
     tie,
     write_over,
 )
-from gradconform.drive.received import Buffers, tracked
-from gradconform.drive.surroundings import Handed, beside_torch, left_on, settings
-from gradconform.drive.upstream import Upstream
+from gradconform.drive.upstream_graph import UpstreamGraph
 from gradconform.fixtures.grad_tuples import one_for_alike
 from gradconform.reference.autograd import AutogradSession, leaf_of
 from gradconform.target.functions import FULL, SPLIT, FunctionsSession
@@ -45,8 +45,8 @@ from gradconform.trees import as_tuple, leaves, tensors
 from gradconform.trial.materials import mean_squares
 from gradconform.trial.modes import call_in
 
+from .adapter_opening import made, not_due, shaped, spec_of
 from .comparison import Step, copy, differences, excerpt, other_bits, same, worst
-from .opened import made, not_due, shaped, spec_of
 
 if TYPE_CHECKING:
     CHAIN = LOSS = MAY_REFUSE = REPEATS_WEIGHT = RETAIN_GRAPH = SAME_ARGS = False
@@ -112,7 +112,7 @@ class Lane:
         if TIED and lanes:
             tie(self.stage, lanes[0].stage, TIED)
         if ALTERING:
-            self.altering = Altering(self.stage, ALTERING)
+            self.altering = GradientHooks(self.stage, ALTERING)
         self.last: bool = not CHAIN or self.number == len(STAGES) - 1
         self.args: dict[int, Any] = {}
         self.outputs: dict[int, Any] = {}
@@ -122,14 +122,14 @@ class Lane:
         self.handed: dict[int, Handed] = {}
         self.places: dict[str, int] = {}
         if RECEIVED:
-            self.received = Buffers()
+            self.received = ReceiveBuffers()
             self.one_grad: Any = None
         if UPSTREAM:
-            self.upstream = Upstream()
+            self.upstream = UpstreamGraph()
         self.calls: list[tuple[str, str, Any]] = []
         self.handles: list[Any] = []
         if "what the process is set to:" in COMPARED:
-            self.before = beside_torch()
+            self.before = state_outside_torch()
         if "module_hooks" in WATCHED:
             self.hook_modules()
         if "hooks" in WATCHED:

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.gathering import Part, part_of, put_together
-from gradconform.pipeline.training_step.lower import lowered, name_of
 from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
 from gradconform.pipeline.training_step.oracle import CLIPPED_TO
 from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, scale_auxiliary

@@ -23,7 +23,7 @@ from gradconform.pipeline.training_step.oracle import LR
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS, TORCH
 from gradconform.reference.runtime import LOWER
 from gradconform.runtime import StepSpec
-from gradconform.target.finding import registered
+from gradconform.target.lookup import registered
 from gradconform.target.resolve import registered_targets
 from gradconform.tolerance import floor_factor
 from gradconform.version import KIT_VERSION
@@ -198,7 +198,7 @@ class ReplayedStep:
     def _opened(self, text: str) -> str:
         """Return the runtime's description, and the code that opens it."""
         names = _read("spec", text) if not self._is_adapter else [one.name for one in fields(StepSpec)]
-        told = {name: self._told(name) for name in names if name != "note"}
+        told = {name: self._described(name) for name in names if name != "note"}
         lines = [_assigned("spec", _call("StepSpec" if self._is_adapter else "SimpleNamespace", told))]
         if self.implementation:
             where, _, attribute = self.implementation.partition(":")
@@ -216,7 +216,7 @@ class ReplayedStep:
             ]
         return "\n".join(lines)
 
-    def _told(self, name: str) -> str:
+    def _described(self, name: str) -> str:
         spec = self._specs[0]
         if name == "loss":
             return self._loss

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from gradconform.exits import UsageError
 from gradconform.results import Report
-from gradconform.sinks import printable
+from gradconform.text.escaping import printable
 
 from .sentences import shard_name, tone, verdict
 
@@ -41,11 +41,11 @@ def badge(report: Report, label: str) -> str:
         part = shard_name(report)
         msg = f"{part} of a run has no verdict; merge all shards with 'gradconform merge', and name the merged report"
         raise BadgeError(msg)
-    left, right = _shown(label), _shown(f"{report.scope}: {_said(report)}{_share(report)}")
+    left, right = _shown(label), _shown(f"{report.scope}: {_described(report)}{_share(report)}")
     return _drawn(left, right, _COLOURS[tone(report)], _shown(verdict(report)))
 
 
-def _said(report: Report) -> str:
+def _described(report: Report) -> str:
     """Return the verdict in a few words and a comma; empty if all checks passed."""
     if report.verdict == "passed":
         return ""
@@ -56,7 +56,7 @@ def _said(report: Report) -> str:
 
 def _share(report: Report) -> str:
     """Return how many of the counted checks passed."""
-    asked = report.manifest if report.extent is None else report.extent.asked
+    asked = report.manifest if report.coverage is None else report.coverage.asked
     return f"{report.summary['passed']} of {asked} passed"
 
 

@@ -22,9 +22,9 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
     lines = [heading(f"bench: {len(bench.planned)} defects that public issues report", width)]
     for outcome in bench.outcomes:
         if not outcome.judged:
-            told = (outcome.broken if outcome.broken.unavailable else outcome.mended).errors[0]
+            reported = (outcome.broken if outcome.broken.unavailable else outcome.mended).errors[0]
             lines.append(Line(f"  {outcome.defect.id:<34} not judged", "warning"))
-            lines += wrapped(told, width, indent=4, hanging=2, role="warning")
+            lines += wrapped(reported, width, indent=4, hanging=2, role="warning")
             continue
         found = f"found, {'' if outcome.right_cause else 'other cause: '}{outcome.broken.cause}"
         said = found if outcome.found else "MISSED"
@@ -69,8 +69,8 @@ def bench_page(bench: Bench) -> str:
         torch=bench.environment["torch"],
         areas=list(_areas(bench)),
         defects=[_row(outcome) for outcome in bench.outcomes],
-        missed=[_not_told(outcome) for outcome in bench.outcomes if not outcome.found],
-        otherwise=[_not_told(outcome) for outcome in bench.outcomes if outcome.found and not outcome.right_cause],
+        missed=[_other_cause(outcome) for outcome in bench.outcomes if not outcome.found],
+        otherwise=[_other_cause(outcome) for outcome in bench.outcomes if outcome.found and not outcome.right_cause],
         accusations=[_accused(outcome) for outcome in bench.outcomes if not outcome.silent],
         details=[(area, [_detail(outcome) for outcome in some]) for area, some in _by_area(bench).items()],
     )
@@ -104,11 +104,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     defect = outcome.defect
     check = f"`{outcome.broken.failed[0]}`" if outcome.found else "none"
     more = f" and {len(outcome.broken.failed) - 1} more" if len(outcome.broken.failed) > 1 else ""
-    told = f"{outcome.broken.cause}{'' if outcome.right_cause else ' (other)'}" if outcome.found else "missed"
-    return f"[{defect.id}]({defect.link})", f"{check}{more}", told
+    reported = f"{outcome.broken.cause}{'' if outcome.right_cause else ' (other)'}" if outcome.found else "missed"
+    return f"[{defect.id}]({defect.link})", f"{check}{more}", reported
 
 
-def _not_told(outcome: Outcome) -> tuple[str, str, str]:
+def _other_cause(outcome: Outcome) -> tuple[str, str, str]:
     defect = outcome.defect
     why = defect.missed or defect.otherwise or "not explained yet"
     return defect.id, why, "" if outcome.broken.cause is None else outcome.broken.cause

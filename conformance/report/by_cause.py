@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.finding_text import alike, letter_of, named, needed, numberless
-from gradconform.naming import count
 from gradconform.results import Result
+from gradconform.text.findings import alike, letter_of, named, needed, numberless
+from gradconform.user_input.values import count
 
 #: Words for a kind of finding on a tensor, used if the finding's own text has only numbers.
 _OF_TENSORS = {
@@ -79,7 +79,7 @@ class Cause:
     results, and ``likely`` names the mistake.
     """
 
-    said: str
+    symptom: str
     results: tuple[Result, ...]
     likely: str = ""
     needs: str = ""
@@ -90,7 +90,7 @@ class Cause:
         """Return the cause, likely reason and required features as one line."""
         why = f"; likely cause: {self.likely}" if self.likely else ""
         needs = f"; only with: {self.needs}" if self.needs else ""
-        return f"{self.said}{why}{needs}{f'; {self.gone}' if self.gone else ''}"
+        return f"{self.symptom}{why}{needs}{f'; {self.gone}' if self.gone else ''}"
 
     @property
     def checks(self) -> dict[str, list[Result]]:
@@ -157,10 +157,10 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
 def cause_of(group: list[Result]) -> Cause:
     """Return the cause of results that share a finding."""
     findings = [finding for result in group for finding in result.findings]
-    return Cause(_said(group, findings), tuple(group), _likely(group, findings), needed(findings))
+    return Cause(_symptom(group, findings), tuple(group), _likely(group, findings), needed(findings))
 
 
-def _said(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
+def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
     """Return the text that all results of a cause share: verbatim, without numbers, or in general words."""
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
     return _same({cause(result, letters) for result in group}) or _of(findings[0], _OF_TENSORS | _IN_GENERAL, letters)
@@ -198,12 +198,14 @@ def cause(result: Result, letters: str | None = None) -> str:
     letter = letters or letter_of(str(first["action"]))
     if kind == "error":
         return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
-    said = text.partition(": ")[0]
+    symptom = text.partition(": ")[0]
     if kind in _OF_WHOLES and first["sort"] == "thing":
-        return f"{f'after {letter}, ' if letter else ''}{first['where']}: {said}"
+        return f"{f'after {letter}, ' if letter else ''}{first['where']}: {symptom}"
     if kind in _OF_TENSORS:
         return _of(first, _OF_TENSORS, letter)
-    return f"{f'after {letter}, ' if letter else ''}{said}" if kind == "hooks" else _of(first, {kind: said}, letter)
+    return (
+        f"{f'after {letter}, ' if letter else ''}{symptom}" if kind == "hooks" else _of(first, {kind: symptom}, letter)
+    )
 
 
 def likely(result: Result) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
-from gradconform.naming import count
+from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
 from gradconform.results import Result
+from gradconform.user_input.values import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class ByOracle:
         return f"{self.compared:,} {_COMPARED[self.oracle]}"
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """Return compared and total numbers, and how many cases were skipped for which reason."""
         sort = "kernel" if self.oracle == LAYOUT else "sample"
         text = f"{self.oracle}: {self.brief}, of {count(len(self.tried), sort)}"
         reasons = sorted(self.not_tried.items(), key=lambda one: (-len(one[1]), one[0]))
-        told = ", ".join(f"{len(names)} ({why})" for why, names in reasons)
-        return f"{text}; not tried, or not in every way: {told}" if told else text
+        reported = ", ".join(f"{len(names)} ({why})" for why, names in reasons)
+        return f"{text}; not tried, or not in every way: {reported}" if reported else text
 
 
 #: The things that each oracle compares, in words that follow the number.

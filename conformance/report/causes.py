@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from gradconform.finding_text import finding_line, needed
-from gradconform.naming import count
 from gradconform.results import Result
+from gradconform.text.findings import finding_line, needed
 from gradconform.trial.program import programs_line
+from gradconform.user_input.values import count
 
 from .by_cause import Cause
 from .clauses import clause_of
@@ -39,21 +39,21 @@ class _Seen:
 def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
     """Return the header lines of a cause: number of checks, finding, likely cause and required features."""
     lead = f"[{number}] {count(len(cause.checks), 'check')}: "
-    lines = wrapped(lead + _short(cause.said), width, hanging=4, role="heading")
-    for label, told in (("likely cause", cause.likely), ("only with", cause.needs)):
-        lines += wrapped(f"{label}: {_short(told)}", width, indent=4, hanging=2, role="heading") if told else []
+    lines = wrapped(lead + _short(cause.symptom), width, hanging=4, role="heading")
+    for label, reported in (("likely cause", cause.likely), ("only with", cause.needs)):
+        lines += wrapped(f"{label}: {_short(reported)}", width, indent=4, hanging=2, role="heading") if reported else []
     return lines + (wrapped(str(cause.gone), width, indent=4, hanging=2, role="heading") if cause.gone else [])
 
 
-def _short(told: str) -> str:
-    return textwrap.shorten(told, _LONGEST_CAUSE, placeholder=" ...")
+def _short(reported: str) -> str:
+    return textwrap.shorten(reported, _LONGEST_CAUSE, placeholder=" ...")
 
 
 def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
     """Return a cause as one summary line, cut to the width; ``kind`` labels a cause that is not a failed MUST."""
     lead = f"[{number}]".ljust(5)
-    told = f"{cause.likely}: {cause.said}" if cause.likely else cause.said
-    text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(told.split())}"
+    reported = f"{cause.likely}: {cause.symptom}" if cause.likely else cause.symptom
+    text = f"{lead}{len(cause.checks):>5}  {f'{kind}: ' if kind else ''}{' '.join(reported.split())}"
     return Line(text if len(text) <= width else f"{text[: width - 3]}...")
 
 
@@ -133,39 +133,39 @@ def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> li
         clause = clause_of([checks[check][0].requirement for check in ids])
         lines += wrapped(clause.shared, width, indent=4)
         for check, words in zip(ids, clause.own, strict=True):
-            told = f"{check}{_cells(checks[check], cells)}: {words or 'the same'}"
-            lines += wrapped(told, width, indent=6, hanging=4)
+            reported = f"{check}{_cells(checks[check], cells)}: {words or 'the same'}"
+            lines += wrapped(reported, width, indent=6, hanging=4)
             lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
             lines += _findings(seen[check], width, 8, shown)
             shown = SHOWN
     return lines
 
 
-def _seen(result: Result, told: str = "", *, explained: bool = False) -> _Seen:
+def _seen(result: Result, reported: str = "", *, explained: bool = False) -> _Seen:
     """Return the text of a result's message before its findings, such as the programs, and each finding.
 
-    ``told`` is the line of the cause, whose text is not repeated. ``explained``: the cause is a single mistake, so no
-    other cause is named.
+    ``reported`` is the line of the cause, whose text is not repeated. ``explained``: the cause is a single mistake, so
+    no other cause is named.
     """
-    said = result.preamble
+    lines = result.preamble
     if not result.findings:
         # The cause is the last line of a kit crash, and the first line of any other message.
-        return _Seen("", tuple(said if result.kind == "kit" and len(said) > 1 else said[1:]), ())
-    findings = [finding_line(_untold(finding, told, explained=explained)) for finding in result.findings]
+        return _Seen("", tuple(lines if result.kind == "kit" and len(lines) > 1 else lines[1:]), ())
+    findings = [finding_line(_without_reported(finding, reported, explained=explained)) for finding in result.findings]
     places = [str(finding["where"]) for finding in result.findings]
-    where = "; ".join(said)
+    where = "; ".join(lines)
     if result.findings[0]["kind"] == "error":  # the cause's line has the exception
         where += f", raised at {result.findings[0]['action']}"
         findings, places = findings[1:], places[1:]
     return _Seen(where, tuple(findings), tuple(places))
 
 
-def _untold(finding: Mapping[str, Any], told: str, *, explained: bool) -> Mapping[str, Any]:
-    """Return a finding without the cause and the needs in ``told``; without both if a mistake explains it."""
+def _without_reported(finding: Mapping[str, Any], reported: str, *, explained: bool) -> Mapping[str, Any]:
+    """Return a finding without the cause and the needs in ``reported``; without both if a mistake explains it."""
     why = finding["cause"]
     needs = needed([finding])
-    without = {"cause": None} if why and (explained or str(why["text"]) in told) else {}
-    return {**finding, **without, **({"needs": None} if needs and (explained or needs in told) else {})}
+    without = {"cause": None} if why and (explained or str(why["text"]) in reported) else {}
+    return {**finding, **without, **({"needs": None} if needs and (explained or needs in reported) else {})}
 
 
 def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None = None) -> list[Line]:

@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from gradconform.contract.explained import Explained, ExplainedStage
+from gradconform.contract.explanation_file import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
-from gradconform.naming import SelectionError, count, nearest
+from gradconform.user_input.values import SelectionError, count, nearest
 
 from .lines import Line, clause, heading, wrapped
 
@@ -53,14 +53,14 @@ def as_json(checks: Sequence[FrozenCheck], explained: Explained, contract: str) 
 
 
 def _values(check: FrozenCheck, explained: Explained) -> dict[str, Any]:
-    fixed, told = asdict(check), asdict(explained.checks[check.id])
+    fixed, reported = asdict(check), asdict(explained.checks[check.id])
     names = ("id", "level", "profile", "since", "needs", "requirement")
-    of_check = {name: fixed[name] for name in names} | {name: told[name] for name in ("why", "catches")}
+    of_check = {name: fixed[name] for name in names} | {name: reported[name] for name in ("why", "catches")}
     return {
         **of_check,
         "stages": sorted(check.stages),
         "programs": check.programs,
-        **{name: told[name] for name in ("source", "seed")},
+        **{name: reported[name] for name in ("source", "seed")},
     }
 
 
@@ -73,8 +73,8 @@ def plan_lines(plan: Plan, target: Target, counted: str, width: int) -> list[Lin
         unclaimed += bool(unmet)
         note = f"  not claimed: {', '.join(unmet)}" if unmet else ""
         found.append(Line(f"{item.name}  {item.check.level}{note}", "faint" if unmet else "plain"))
-    told = f"; {unclaimed} ask for what {target.name} does not claim" if unclaimed else ""
-    total = f"{len(plan.items)} of {plan.manifest} {clause(counted)} would run{told}"
+    reported = f"; {unclaimed} ask for what {target.name} does not claim" if unclaimed else ""
+    total = f"{len(plan.items)} of {plan.manifest} {clause(counted)} would run{reported}"
     return [*found, *wrapped(total, width, role="heading")]
 
 
@@ -95,8 +95,8 @@ _COMMA = re.compile(r",(?=\S)")
 def matching(pattern: str, checks: Mapping[str, FrozenCheck]) -> list[FrozenCheck]:
     """Return the checks whose id is ``pattern`` or matches it.
 
-    Raises :class:`~gradconform.naming.SelectionError` if there is none, with the nearest ids, or if there are more than
-    :data:`MOST`.
+    Raises :class:`~gradconform.user_input.values.SelectionError` if there is none, with the nearest ids, or if there
+    are more than :data:`MOST`.
     """
     found = [check for check in checks.values() if fnmatchcase(check.id, pattern)]
     if not found:
@@ -115,26 +115,26 @@ def matching(pattern: str, checks: Mapping[str, FrozenCheck]) -> list[FrozenChec
 
 def explanation(check: FrozenCheck, explained: Explained, width: int) -> list[Line]:
     """Return the explanation of a check."""
-    told = explained.checks[check.id]
-    seed = f"{told.seed} (torch, test/distributed/pipelining/test_backward.py)" if told.seed else ""
-    module, _, name = told.source.partition(":")
+    reported = explained.checks[check.id]
+    seed = f"{reported.seed} (torch, test/distributed/pipelining/test_backward.py)" if reported.seed else ""
+    module, _, name = reported.source.partition(":")
     found = [
         heading(check.id, width),
         *_field("level", f"{check.level}, from profile {check.profile} on, since contract {check.since}", width),
         *_field("requirement", check.requirement, width),
-        *_field("why", told.why, width),
-        *_field("catches", told.catches, width),
+        *_field("why", reported.why, width),
+        *_field("catches", reported.catches, width),
         *_field("needs", _needs(check), width),
         *_field("seed suite", seed, width),
     ]
-    for number, program in enumerate(told.tried, 1):
-        which = f"program {number}" if len(told.tried) > 1 else "program"
+    for number, program in enumerate(reported.tried, 1):
+        which = f"program {number}" if len(reported.tried) > 1 else "program"
         found += [*_field(which, program.text, width), *_field("", _breakable(program.fed), width)]
-    found += [*_field("", told.drawn, width), *_field("", told.legend, width)]
-    for number, text in enumerate(told.judged):
+    found += [*_field("", reported.drawn, width), *_field("", reported.legend, width)]
+    for number, text in enumerate(reported.judged):
         found += _field("" if number else "judged", text, width)
     found += _field("source", f"{module.replace('.', '/')}.py, {name}", width)
-    for stage in told.stages:
+    for stage in reported.stages:
         found += [Line(), *_stage(stage, explained.stages[stage], width)]
     return [*found, Line(), Line(f"try it: gradconform run TARGET --checks {check.id}", "faint"), Line()]
 
@@ -144,9 +144,9 @@ def _field(name: str, text: str, width: int) -> list[Line]:
     return [Line(name.ljust(_COLUMN) + lines[0].text[_COLUMN:]), *lines[1:]] if lines else []
 
 
-def _breakable(told: str) -> str:
+def _breakable(reported: str) -> str:
     """Return text with stage names in which the long name of a planned stage can wrap after each of its words."""
-    return _COMMA.sub(", ", told)
+    return _COMMA.sub(", ", reported)
 
 
 def _stage(name: str, stage: ExplainedStage, width: int) -> Iterator[Line]:

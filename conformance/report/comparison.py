@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradconform.naming import count
 from gradconform.reading.comparison import Change, Comparison, Expression
 from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
 from gradconform.trial.program import without_programs
+from gradconform.user_input.values import count
 
 from .detail import USUAL, Detail
 from .lines import Line, Role, wrapped, wrapped_each
 from .sentences import title
-from .undone import causes_of
+from .single_mistakes import causes_of
 
 SCHEMA, SCHEMA_VERSION = "gradconform-comparison", 1
 
 #: The kinds of change in print order, with headings; a change that belongs to another kind too is skipped.
-TOLD: dict[str, tuple[str, Role]] = {
+HEADINGS: dict[str, tuple[str, Role]] = {
     "new_failures": ("new failures", "bad"),
     "newly_unsupported": ("judged before, unsupported now", "bad"),
     "newly_not_run": ("judged before, not run now", "bad"),
@@ -47,11 +47,15 @@ def comparison_lines(found: Comparison, condition: Expression, width: int, detai
         *wrapped(f"new   {_run(found.new)}", width, hanging=6),
         Line(),
     ]
-    for name, (heading, role) in TOLD.items():
+    for name, (heading, role) in HEADINGS.items():
         changes = found.changes[name]
         if changes:
-            tell = _LAID_OUT.get(name, _each)
-            lines += [Line(f"{heading}: {count(len(changes), 'check')}", role), *tell(changes, width, detail), Line()]
+            write_lines = _LAID_OUT.get(name, _each)
+            lines += [
+                Line(f"{heading}: {count(len(changes), 'check')}", role),
+                *write_lines(changes, width, detail),
+                Line(),
+            ]
     if found.differences:
         lines += [Line(f"other differences: {len(found.differences)}")]
         differences = (f"{name}: {before!r} before, {now!r} now" for name, before, now in found.differences)
@@ -72,7 +76,7 @@ def _by_reason(changes: Sequence[Change], width: int, detail: Detail) -> list[Li
     """Return each reason with the number of its checks and the first of these, or all."""
     groups: dict[str, list[str]] = {}
     for change in changes:
-        groups.setdefault(_said(change) or "no result", []).append(change.place.name)
+        groups.setdefault(_described_change(change) or "no result", []).append(change.place.name)
     lines: list[Line] = []
     for reason, names in sorted(groups.items(), key=lambda group: -len(group[1])):
         shown = names if detail.ids else names[: detail.failures]
@@ -95,8 +99,8 @@ def _by_cause(changes: Sequence[Change], width: int, detail: Detail) -> list[Lin
         head = f"[{number}] {count(len(cause.checks), 'check')}: {cause.text}"
         lines += wrapped(head, width, indent=2, hanging=4, role="heading")
         if not detail.quiet:
-            told = (f"{one.place.name}: {_step(of_place[one.place])}; {_first(one)}" for one in shown)
-            lines += wrapped_each(told, width, indent=6, hanging=2)
+            reported = (f"{one.place.name}: {_step(of_place[one.place])}; {_first(one)}" for one in shown)
+            lines += wrapped_each(reported, width, indent=6, hanging=2)
             lines += [Line(f"      and {count(left, 'more check')}", "faint")] if left else []
     return lines
 
@@ -124,10 +128,10 @@ def comparison_markdown(found: Comparison, condition: Expression) -> str:
         "comparison.md.j2",
         conclusion=conclusion(found, condition),
         runs={"base": _run(found.base), "new": _run(found.new)},
-        told=[(TOLD[name][0], changes) for name in TOLD if (changes := found.changes[name])],
+        reported=[(HEADINGS[name][0], changes) for name in HEADINGS if (changes := found.changes[name])],
         listed=_LISTED,
-        result=_told,
-        said=_said,
+        result=_described_result,
+        said=_described_change,
         differences=found.differences,
     )
 
@@ -150,8 +154,8 @@ def comparison_values(found: Comparison, condition: Expression) -> dict[str, Any
 
 def _run(report: Report) -> str:
     counts = report.summary
-    told = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUSES if counts[name])
-    return f"{title(report)}, {report.scope}: {report.verdict}; {told or 'no result'}"
+    reported = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUSES if counts[name])
+    return f"{title(report)}, {report.scope}: {report.verdict}; {reported or 'no result'}"
 
 
 _STATUSES = ("passed", "failed", "waived", "unexpectedly_passed", "error", "unsupported", "not_run")
@@ -165,7 +169,7 @@ def _run_values(report: Report) -> dict[str, Any]:
 
 
 def _step(change: Change) -> str:
-    return f"{_told(change.before)} -> {_told(change.now)}"
+    return f"{_described_result(change.before)} -> {_described_result(change.now)}"
 
 
 def _first(result: Result) -> str:
@@ -174,17 +178,17 @@ def _first(result: Result) -> str:
     return lines[0][:_LONGEST] if lines else ""
 
 
-def _said(change: Change) -> str:
+def _described_change(change: Change) -> str:
     """Return the first line of a check's current message, without its programs."""
     return "" if change.now is None else _first(change.now)
 
 
-def _told(result: Result | None) -> str:
+def _described_result(result: Result | None) -> str:
     if result is None:
         return "no result"
     parts = [result.status.replace("_", " ")]
     parts += [str(result.kind)] if result.kind else []
-    parts += [f"error/bound {result.headroom:.2g}"] if result.headroom else []
+    parts += [f"error/bound {result.error_ratio:.2g}"] if result.error_ratio else []
     return f"{', '.join(parts)}, {result.duration_s:.2f} s"
 
 
@@ -198,4 +202,5 @@ def _change_values(change: Change) -> dict[str, Any]:
 
 def _result_values(result: Result) -> dict[str, Any]:
     names = ("status", "level", "kind", "message", "headroom", "duration_s")
-    return {name: getattr(result, name) for name in names}
+    values = result.to_dict()
+    return {name: values[name] for name in names}

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gradconform.results import Report, Result
-from gradconform.sinks import for_github_data, for_github_property
+from gradconform.text.escaping import for_github_data, for_github_property
 
 from .by_cause import Cause, cause, likely
 from .sentences import command_again, verdict
-from .undone import causes_of
+from .single_mistakes import causes_of
 
 #: GitHub shows ten annotations of each level per step; one of them is the verdict.
 _ANNOTATIONS = 9
@@ -21,7 +21,7 @@ def failure_lines(report: Report, folder: Path) -> list[str]:
     cells = len({(result.device, result.dtype) for result in report}) > 1
     path = _path(report, folder)
     lines = [
-        f"{path}:{result.place.name if cells else result.check}: {_level(result)}{' '.join(_said(result).split())}"
+        f"{path}:{result.place.name if cells else result.check}: {_level(result)}{' '.join(_described(result).split())}"
         for result in report.failures
     ]
     return [*lines, verdict(report)]
@@ -40,7 +40,7 @@ def _level(result: Result) -> str:
     return f"{result.status} {result.level}: " if result.status == "failed" else f"{result.kind} error: "
 
 
-def _said(result: Result) -> str:
+def _described(result: Result) -> str:
     """Return the first finding of a result and its likely cause."""
     why = likely(result)
     return f"{cause(result)}; likely cause: {why}" if why else cause(result)

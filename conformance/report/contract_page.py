@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from gradconform.bias import STEADY
 from gradconform.contract import checks_of
 from gradconform.contract.cases import DRAWS
 from gradconform.contract.check import Check, lower_first
-from gradconform.contract.explaining import FORMULA, LETTERS, factors, mean_floors
-from gradconform.contract.space.put_back import special
+from gradconform.contract.explanations import FORMULA, LETTERS, factors, mean_floors
+from gradconform.contract.space.reset import non_default_values
 from gradconform.fixtures.planned_stages import plan_of
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import PROFILES
+from gradconform.judge.mean_rule import STEADY
+from gradconform.user_input.values import PROFILES
 
 from .page.rendering import render_own
 
@@ -53,7 +53,7 @@ _COLUMNS = {
     "case": "case",
     "grads": "output gradients",
     "modes": "settings",
-    "said": "values",
+    "phrase": "values",
 }
 
 
@@ -102,7 +102,7 @@ def _seed_suite(checks: Sequence[Check]) -> Iterator[tuple[str, str, str]]:
 
 
 def _stages(checks: Sequence[Check]) -> list[tuple[str, str]]:
-    """Return each specially named stage and its special feature, sorted by name."""
+    """Return each specially named stage and its non_default_values feature, sorted by name."""
     cases = {case.name: case for check in checks for trial in check.trials for case in trial.stages}
     named = (case for case in cases.values() if recipe_of(case) is None and plan_of(case) is None)
     return sorted((f"`{case.name}`", lower_first(case.special)) for case in named)
@@ -146,8 +146,8 @@ def _cell(check: Check, name: str) -> str:
     """Return a placeholder's text for one check; stages and row values are explained once, elsewhere."""
     if name == "stage":
         return _stage_cell(check.trials[0].stages[0])
-    if name == "said":
-        return ", ".join((special(check.id) or {}).values()) or "default values only"
+    if name == "phrase":
+        return ", ".join((non_default_values(check.id) or {}).values()) or "default values only"
     return check.filled[name]
 
 

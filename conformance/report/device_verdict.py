@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.beside import FAULTS, named_in
-from gradconform.extent import NOTHING, WITHHELD
-from gradconform.naming import count
+from gradconform.contract.extra_ids import FAULTS, named_in
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
+from gradconform.user_input.values import count
 
 from .by_oracles import by_oracles
 from .lines import Line
-from .probed import Device, devices
-from .to_mend import culprits
+from .probed_devices import Device, devices
+from .to_fix import culprits
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +93,18 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
         mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
         first = f"; fix {mend[0].name} first" if mend else ""
         lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
-        told = f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
-        return Line(told, "bad")
+        reported = (
+            f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
+        )
+        return Line(reported, "bad")
     if not results:
         none = f"0 of {planned} checks ran" if planned else "no check ran"
         return Line(f"{name}: no verdict: {none}", "warning")
     if not counts["right"]:
         return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
     right = "the 1 check" if counts["right"] == 1 else f"all {counts['right']} checks"
-    told = f"{name} is right in {right} that it supports in {dtypes}{more}"
-    return Line(told, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
+    reported = f"{name} is right in {right} that it supports in {dtypes}{more}"
+    return Line(reported, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
 
 
 def _standing(result: Result) -> str:
@@ -158,7 +160,7 @@ def _imprecise(results: list[Result]) -> Iterator[str]:
 
 def _repeated(results: list[Result]) -> Iterator[str]:
     """Yield in how many checks two runs from one seed were bit-equal."""
-    twice = [one for one in results if one.headroom is not None and one.device.partition(":")[0] != "cpu"]
+    twice = [one for one in results if one.error_ratio is not None and one.device.partition(":")[0] != "cpu"]
     if not twice:  # the CPU runs plain autograd twice only if a check requires repeats
         twice = [one for one in results if one.repeats_bit_equal is not None]
     apart = [one.oracle_spread for one in twice if one.oracle_spread]

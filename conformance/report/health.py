@@ -10,7 +10,7 @@ from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.torch_releases.tested import untested
 
 from .lines import Line, wrapped
-from .probed import Device
+from .probed_devices import Device
 from .sentences import unwatched
 from .terminal import preflight_lines
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from xml.etree import ElementTree as ET
 
 from gradconform.results import Report, Result
-from gradconform.sinks import printable
+from gradconform.text.escaping import printable
 
 from .sentences import title, verdict
 
@@ -18,11 +18,11 @@ _TOLD = {"failed": "failure", "error": "error", "unsupported": "skipped", "waive
 def junit(report: Report) -> str:
     """Return the XML; a failed SHOULD or a needless waiver counts for its test as it counts for the verdict."""
     cells = [list(group) for _, group in groupby(report, key=lambda result: (result.device, result.dtype))]
-    told = [tuple(_told(report, result) for result in results) for results in cells]
+    reported = [tuple(_described(report, result) for result in results) for results in cells]
     whole = ET.Element(
-        "testsuites", {"name": printable(title(report)), **_counts([one for each in told for one in each])}
+        "testsuites", {"name": printable(title(report)), **_counts([one for each in reported for one in each])}
     )
-    for results, elements in zip(cells, told, strict=True):
+    for results, elements in zip(cells, reported, strict=True):
         name = f"{results[0].device} {results[0].dtype}"
         suite = ET.SubElement(whole, "testsuite", {"name": printable(name), **_counts(elements)})
         suite.set("time", f"{sum(result.duration_s for result in results):.3f}")
@@ -34,7 +34,7 @@ def junit(report: Report) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(whole, encoding="unicode")}\n'
 
 
-def _told(report: Report, result: Result) -> str | None:
+def _described(report: Report, result: Result) -> str | None:
     """Return the element with a check's result; None if the verdict counts it as passed."""
     if result.status == "failed" and not (result.decisive or report.strict):
         return "skipped"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from gradconform.naming import count
-from gradconform.records import as_json
+from gradconform.files.records import as_json
 from gradconform.report.page.rendering import render
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
+from gradconform.user_input.values import count
 from gradconform.version import CONTRACT_VERSION
 
 from .lines import Line, Role, heading, listed, wrapped
@@ -168,7 +168,7 @@ def kill_page(matrix: KillMatrix) -> str:
         verdict=verdict_line(matrix).text,
         topics=topics,
         areas=_kills(matrix, list(topics)),
-        told=_verdict,
+        verdict_of=_verdict,
         status=_status,
         shares=lambda outcomes: Counter(map(_status, outcomes)),
         named_killed=_named_killed,

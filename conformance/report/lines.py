@@ -68,8 +68,8 @@ def listed(name: str, texts: Sequence[str], width: int, role: Role = "heading") 
     """Return texts under a heading with their number; empty if there are none."""
     if not texts:
         return []
-    told = wrapped_each((" ".join(text.split()) for text in texts), width, indent=2, hanging=4)
-    return [heading(f"{name}: {len(texts)}", width, role), *told, Line()]
+    reported = wrapped_each((" ".join(text.split()) for text in texts), width, indent=2, hanging=4)
+    return [heading(f"{name}: {len(texts)}", width, role), *reported, Line()]
 
 
 def clause(counted: str) -> str:

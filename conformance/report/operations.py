@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from gradconform.contract.beside import OPERATIONS, named_in
-from gradconform.extent import NOTHING, WITHHELD
+from gradconform.contract.extra_ids import OPERATIONS, named_in
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
-from .to_mend import operations_in
+from .to_fix import operations_in
 
 #: From worst to best. ``rounding``: the excess over the rule is below :data:`_LITTLE` times its bound. ``unsupported``:
 #: plain autograd raises. ``not judged``: an error of the adapter, the kit or the environment. ``withheld``: a skip list
@@ -52,7 +52,7 @@ def _worst(several: list[Result]) -> tuple[Standing, Result]:
     return min(((_standing(one), one) for one in several), key=lambda found: STANDINGS.index(found[0]))
 
 
-def told(name: str, standing: Standing, result: Result) -> str:
+def described(name: str, standing: Standing, result: Result) -> str:
     """Return an operation's name; if it is wrong, also the dispatcher's operation, the sample and the error."""
     inner = how_wrong(result) if standing in {"wrong", "rounding"} else ""
     return f"{name} ({inner})" if inner else name

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.extent import NOTHING, WITHHELD
-from gradconform.naming import count
+from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
+from gradconform.user_input.values import count
 
 from .by_cause import Cause, by_cause
 from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role
-from .operations import STANDINGS, standings, told
-from .to_mend import Culprit, culprits
-from .undone import causes_of
+from .operations import STANDINGS, described, standings
+from .single_mistakes import causes_of
+from .to_fix import Culprit, culprits
 
 #: Reasons for results without information that a short report shows.
 _BRIEF = 3
@@ -159,19 +159,19 @@ def _right_split(report: Report) -> Section:
         (runtimes, "also wrong with plain autograd as I and W, a fault of torch's runtime"),
         (own, "wrong with the right split, right with plain autograd as I and W"),
     )
-    told = any(result.as_it_is is not None for result in report)
+    described = any(result.as_it_is is not None for result in report)
     items = (
         Item(text=f"{what}: {_some(checks, _NAMED_ALIKE)}", number=len(checks)) for checks, what in kinds if checks
     )
     heading = f"the right split in torch: {len(gone)} of {count(len(lost), 'failure')} gone"
-    return Section(heading=heading, items=tuple(items) if told else ())
+    return Section(heading=heading, items=tuple(items) if described else ())
 
 
 def _operations(report: Report) -> Section:
     found = standings(report)
     items = []
     for standing in STANDINGS:
-        alike_ones = [told(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
+        alike_ones = [described(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
         if not alike_ones:
             continue
         shown = alike_ones[:_NAMED_ALIKE] if standing != "right" else []
@@ -186,7 +186,7 @@ def _by_oracles(report: Report) -> Section:
     items = []
     for name in dict.fromkeys(result.device for result in report):
         found = by_oracles(result for result in report if result.device == name)
-        items += [Item(text=f"{name} {one.told}") for one in found]
+        items += [Item(text=f"{name} {one.text}") for one in found]
     return Section(heading="compared without a second device", items=tuple(items))
 
 
@@ -203,15 +203,15 @@ def _imprecise(report: Report) -> Section:
     return Section(heading=heading, items=tuple(items), brief=_NAMED_ALIKE)
 
 
-def to_mend(report: Report) -> Section:
+def to_fix(report: Report) -> Section:
     """Return the operations to fix on the report's devices, the worst first."""
     found = culprits(report)
     several = count(len(found), "operation")
-    items = tuple(Item(text=_mended(number, one)) for number, one in enumerate(found, start=1))
+    items = tuple(Item(text=_line_to_fix(number, one)) for number, one in enumerate(found, start=1))
     return Section(heading=f"fix on the device: {several}, worst first", role="bad", items=items)
 
 
-def _mended(number: int, one: Culprit) -> str:
+def _line_to_fix(number: int, one: Culprit) -> str:
     size = "" if one.size is None else f"; wrong from {one.size:,} elements"
     passes = f"; {one.passes} passes" if one.passes else ""
     where = ", ".join(one.places)
@@ -221,7 +221,7 @@ def _mended(number: int, one: Culprit) -> str:
 #: All sections on results, in order; every layout shows a section that is added here.
 SECTIONS: tuple[Callable[[Report], Section], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_mend,
+    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_fix,
 )  # fmt: skip
 
 
@@ -301,7 +301,7 @@ def _met(report: Report, position: int, entry: Mapping[str, Any]) -> str:
         return "for another adapter, torch, device or dtype"
     met = [result.status for result in report.results if result.waiver == entry]
     if not met:
-        return "nothing; remove it" if position in report.idle_waivers else "nothing"
+        return "nothing; remove it" if position in report.unused_waivers else "nothing"
     waived, passed = met.count("waived"), met.count("unexpectedly_passed")
     parts = [(waived, "waived"), (passed, "passed"), (len(met) - waived - passed, "still failed")]
     return ", ".join(f"{number} {what}" for number, what in parts if number)
@@ -316,11 +316,11 @@ def waiver_file(report: Report) -> str:
     return f"{report.waivers['file']}: {entries} {'entry' if entries == 1 else 'entries'}{aside}"
 
 
-def idle_waivers(report: Report) -> list[str]:
+def unused_waivers(report: Report) -> list[str]:
     """Return the waivers that matched no result in a whole run of profile ``full``."""
-    told: Mapping[str, Any] = report.waivers or {}
+    waivers: Mapping[str, Any] = report.waivers or {}
     return [
-        f"{told['file']}: entry {position + 1} ({told['entries'][position]['check']}) matched no result of this "
+        f"{waivers['file']}: entry {position + 1} ({waivers['entries'][position]['check']}) matched no result of this "
         "whole run; remove it"
-        for position in report.idle_waivers
+        for position in report.unused_waivers
     ]

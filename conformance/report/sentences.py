@@ -7,16 +7,16 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.coverage import WITHHELD
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.probe import hidden_by
-from gradconform.extent import WITHHELD
-from gradconform.naming import count
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
-from gradconform.run.beside import asked_by
+from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.torch_releases.tested import untested
+from gradconform.user_input.values import count
 
 from .lines import Role, clause
 
@@ -45,8 +45,8 @@ def verdict(report: Report) -> str:
     """Return the verdict on the target in one sentence, without a full stop."""
     withheld = sum(result.kind == WITHHELD for result in report)
     files = report.options.get("skip_operations") or ["a list"]
-    told = f"; {withheld} withheld by {', '.join(map(str, files))}" if withheld else ""
-    return f"{_verdict(report)}{told}"
+    reported = f"; {withheld} withheld by {', '.join(map(str, files))}" if withheld else ""
+    return f"{_verdict(report)}{reported}"
 
 
 def _verdict(report: Report) -> str:
@@ -54,29 +54,31 @@ def _verdict(report: Report) -> str:
     kinds = sorted({str(result.kind) for result in report.results if result.status == "error"})
     failed = _failed(report)
     if kinds:
-        told = f"; {failed} failed" if failed else ""
-        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{told}"
+        reported = f"; {failed} failed" if failed else ""
+        return f"{name}: error: {', '.join(kinds)}: {count(counts['error'], 'check')} could not be judged{reported}"
     if report.shard is not None:
         return f"{name}: {shard_name(report)}: {_of_the_shard(report, failed)}; 'gradconform merge' gives the verdict"
     if report.extra and report.verdict != "incomplete":
-        told = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
-        told += _by_the_runtime(report)
+        reported = f"{counts[report.verdict]} of {count(report.manifest, 'check')} {report.verdict}"
+        reported += _by_the_runtime(report)
         alone = "a separate run decides" if report.with_contract else "was not run"
-        return f"{name}: {told}; no verdict on contract {report.contract}, which {alone}"
+        return f"{name}: {reported}; no verdict on contract {report.contract}, which {alone}"
     if report.verdict == "does not conform":
         part = "" if report.whole else "; the contract was not run in full"
         return f"{name} does NOT conform: {failed} failed{part}"
     but = f"; {failed} failed" if failed else ""
-    extent = report.extent
-    if extent is not None and report.verdict.startswith("conforms"):
+    coverage = report.coverage
+    if coverage is not None and report.verdict.startswith("conforms"):
         held = f", {counts['waived']} waived" if counts["waived"] else ""
         return (
-            f"{name} conforms{'' if extent.whole else ' in part'} to contract {report.contract} in profile "
+            f"{name} conforms{'' if coverage.whole else ' in part'} to contract {report.contract} in profile "
             f"{report.profile}{' with waivers' if report.rests_on_waivers else ''}: {counts['passed']} of "
-            f"{extent.asked} checks passed{held}{extent.left_out}{but}"
+            f"{coverage.asked} checks passed{held}{coverage.left_out}{but}"
         )
-    told = f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
-    return f"{told}{extent.left_out if extent else ''}{_lacking(report)}"
+    reported = (
+        f"{name}: incomplete, no verdict: {counts['ran']} of {report.manifest} checks ran{but or ', none failed'}"
+    )
+    return f"{reported}{coverage.left_out if coverage else ''}{_lacking(report)}"
 
 
 def _by_the_runtime(report: Report) -> str:
@@ -116,12 +118,12 @@ def made(report: Report) -> tuple[str, ...]:
     """Return the report's date, its target's commit and the duration of its checks, as far as known."""
     at, commit = report.made, report.target.get("commit")
     seconds = sum(result.duration_s for result in report)
-    told = (
+    reported = (
         re.sub(r"^([\d-]+)T([\d:]+):\d\d\+00:00$", r"\1 \2 UTC", at) if at else "",
         f"commit {commit}" if commit else "",
         f"checks took {seconds:.1f} s" if seconds else "",
     )
-    return tuple(filter(None, told))
+    return tuple(filter(None, reported))
 
 
 def against_manifest(report: Report) -> str:
@@ -141,9 +143,9 @@ def _crashed(report: Report) -> str:
     """Return how many checks ended their process and the time lost, for a run with a limit."""
     allowed, missing = report.options.get("max_crashes"), report.summary["not_run"]
     # Another kit's options are shown unchanged and may have any type.
-    told = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
+    reported = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
     cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
-    return f"; {told}{cost}" if told else ""
+    return f"; {reported}{cost}" if reported else ""
 
 
 def crashed(times: int, seconds: float, allowed: int | None) -> str:
@@ -158,7 +160,9 @@ def crashed(times: int, seconds: float, allowed: int | None) -> str:
 
 def numbers(report: Report) -> tuple[str, ...]:
     """Return the error against plain autograd, and each device's skipped operations, memory and repeatability."""
-    texts = [tell(report.results) for tell in (_near, _repeated, _off_device, _memory, _deferred, _spread)]
+    texts = [
+        write_lines(report.results) for write_lines in (_near, _repeated, _off_device, _memory, _deferred, _spread)
+    ]
     return (*filter(None, texts), *_tolerances(report.devices or {}))
 
 
@@ -170,20 +174,24 @@ def torch_untested(report: Report) -> tuple[str, ...]:
 
 
 def _near(results: Sequence[Result]) -> str:
-    compared = [result for result in results if result.status == "passed" and result.headroom is not None]
+    compared = [result for result in results if result.status == "passed" and result.error_ratio is not None]
     if not compared:
         return ""
     equal = sum(bool(result.bit_equal) for result in compared)
     text = f"{equal} of the {len(compared)} passed checks that compare values are bit-equal to plain autograd"
-    nearest = _worst(compared, lambda result: result.headroom)
-    more = f"; the largest error is {nearest.headroom:.2g} of its bound ({nearest.check})" if nearest.headroom else ""
+    nearest = _worst(compared, lambda result: result.error_ratio)
+    more = (
+        f"; the largest error is {nearest.error_ratio:.2g} of its bound ({nearest.check})"
+        if nearest.error_ratio
+        else ""
+    )
     return text + more
 
 
 def _repeated(results: Sequence[Result]) -> str:
     same = [result.repeats_bit_equal for result in results if result.repeats_bit_equal is not None]
-    told = f"{sum(same)} of the {len(same)} checks that repeat a program were bit-equal from repeat to repeat"
-    return told if same else ""
+    reported = f"{sum(same)} of the {len(same)} checks that repeat a program were bit-equal from repeat to repeat"
+    return reported if same else ""
 
 
 def _off_device(results: Sequence[Result]) -> str:
@@ -252,9 +260,9 @@ def not_watched(report: Report) -> tuple[str, ...]:
 def _by_device(report: Report, sentences: Callable[[Mapping[str, Any]], Sequence[str]]) -> tuple[str, ...]:
     found: dict[str, list[str]] = {}
     for probe in (report.devices or {}).get("probes", ()):
-        told = sentences(probe["facts"])
-        if told and not probe["device"].startswith("cpu"):
-            found.setdefault("; ".join(told), []).append(probe["device"])
+        reported = sentences(probe["facts"])
+        if reported and not probe["device"].startswith("cpu"):
+            found.setdefault("; ".join(reported), []).append(probe["device"])
     return tuple(f"{', '.join(devices)}: {text}" for text, devices in found.items())
 
 
@@ -291,7 +299,7 @@ def command_again(report: Report, result: Result) -> str | None:
         if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", "pipeline", target, *alone.words])
-        asked = dict.fromkeys(asked_by(result.check))
+        asked = dict.fromkeys(options_selecting(result.check))
         options = options_of(report).but(device=result.device, dtype=result.dtype, **asked)
     except ValueError:
         return None

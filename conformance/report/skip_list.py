@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gradconform.devices.names import DTYPE_NAMES
 from gradconform.results import Report, Result
-from gradconform.sinks import in_docstring, printable
+from gradconform.text.escaping import in_docstring, printable
 
 from .operations import Standing, how_wrong, standings_by_place
 from .sentences import title
@@ -87,8 +87,8 @@ def skip_list(report: Report) -> str:
         "torch": str(report.environment.get("torch")),
         "profile": report.profile,
     }
-    told = "".join(_text(name, several) for name, several in sorted(_listed(report).items()))
-    return _FILE.format(**{name: in_docstring(text) for name, text in values.items()}, entries=told)
+    reported = "".join(_text(name, several) for name, several in sorted(_listed(report).items()))
+    return _FILE.format(**{name: in_docstring(text) for name, text in values.items()}, entries=reported)
 
 
 def _text(name: str, several: Iterable[_Entry]) -> str:

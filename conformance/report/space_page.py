@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
-from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.contract.space.uncovered import UNCOVERED
+from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import Dimension
 from gradconform.covering.space import Space, Words, covered
-from gradconform.extent import AREA_SHARE
 
 from .page.rendering import render_own
 
@@ -21,7 +21,7 @@ def space_page() -> str:
     rows, beyond = frozen_rows(ROWS), frozen_rows(TRIPLES)
     text = render_own(
         "space.md.j2",
-        ways=[told for way in DIMENSIONS for told in _ways(way, rows[way], beyond[way])],
+        ways=[reported for way in DIMENSIONS for reported in _ways(way, rows[way], beyond[way])],
         share=f"{SHARE:.0%}",
         most_claims=MOST_CLAIMS,
         area_share=f"{AREA_SHARE:.0%}",
@@ -30,7 +30,7 @@ def space_page() -> str:
         claims=_claims(rows),
         dimensions=[_dimension(name, rows) for name in _names()],
         constraints=[(one.because, _words(one.these), _words(one.those)) for one in CONSTRAINTS],
-        elsewhere=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in ELSEWHERE],
+        uncovered=[(one.what, one.because, ", ".join(f"`{c}`" for c in one.checks) or "none") for one in UNCOVERED],
         names=["", *_names()[1:]],
         pairs=[(way, _pairs(DIMENSIONS[way], rows[way])) for way in DIMENSIONS],
     )
@@ -49,24 +49,24 @@ def _ways(way: str, rows: Sequence[Words], beyond: Sequence[Words]) -> Iterator[
 
 def _shares(way: str, rows: Sequence[Words]) -> tuple[str, str]:
     """Return the covered share of the possible pairs and triples."""
-    told = []
+    reported = []
     for strength in (2, 3):
         can, do = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(strength)), covered(rows, strength)
-        told.append(f"{len(can & do)} of {len(can)} ({len(can & do) / len(can):.0%})")
-    return told[0], told[1]
+        reported.append(f"{len(can & do)} of {len(can)} ({len(can & do) / len(can):.0%})")
+    return reported[0], reported[1]
 
 
 def _claims(rows: Mapping[str, Sequence[Words]]) -> list[tuple[str, ...]]:
     """Return a line per claim: the rows of each way that need it, and the covered pairs that do not."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for number, (way, dimensions) in enumerate(DIMENSIONS.items()):
         space = Space(dimensions, CONSTRAINTS)
         for claim in space.claiming():
             asking = sum(claim in space.claims_of(enumerate(row)) for row in rows[way])
             can, do = space.kept(rows[way], claim)
-            cells = told.setdefault(claim, ["", ""] * len(DIMENSIONS))
+            cells = reported.setdefault(claim, ["", ""] * len(DIMENSIONS))
             cells[2 * number : 2 * number + 2] = str(asking), f"{len(do)} of {len(can)} ({len(do) / len(can):.0%})"
-    return [(claim, *cells) for claim, cells in sorted(told.items())]
+    return [(claim, *cells) for claim, cells in sorted(reported.items())]
 
 
 def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[tuple[str, str, str, str]]]:
@@ -79,8 +79,8 @@ def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[
             if dimension.name == name:
                 says = dimension.says
                 counts.update(row[place] for row in rows[way])
-                found |= {value.word: (value.said, ", ".join(sorted(value.claims))) for value in dimension.values}
-    return name, says, [(word, said, claims, str(counts[word])) for word, (said, claims) in found.items()]
+                found |= {value.word: (value.phrase, ", ".join(sorted(value.claims))) for value in dimension.values}
+    return name, says, [(word, phrase, claims, str(counts[word])) for word, (phrase, claims) in found.items()]
 
 
 def _words(words: Mapping[str, frozenset[str]]) -> str:

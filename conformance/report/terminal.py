@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gradconform.naming import count
 from gradconform.results import STATUSES, Report, Result
+from gradconform.user_input.values import count
 from gradconform.version import KIT_VERSION
 
 from .by_cause import Cause
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, heading, listed, wrapped, wrapped_each
-from .probed import Device, devices, left_out
-from .sections import Section, idle_waivers, sections, waiver_file
+from .probed_devices import Device, devices, left_out
+from .sections import Section, sections, unused_waivers, waiver_file
 from .sentences import (
     against_manifest,
     command_again,
@@ -99,14 +99,14 @@ def closing(
         return [last]
     found = sections(report)
     short = _one_bug(found) and not detail.ids
-    around = [] if detail.quiet else [Line(), *_told(found, report, width, detail, short=short)]
+    around = [] if detail.quiet else [Line(), *_section_lines(found, report, width, detail, short=short)]
     return [
         *around,
         *([] if short and not detail.quiet else _summary(found, width, detail)),
         *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
-        *wrapped_each(idle_waivers(report), width, hanging=4, role="bad"),
+        *wrapped_each(unused_waivers(report), width, hanging=4, role="bad"),
         *wrapped_each(torch_untested(report), width, hanging=4, role="warning"),
         *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
         last,
@@ -131,7 +131,7 @@ def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line
     ]
 
 
-def _told(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
+def _section_lines(found: Sequence[Section], report: Report, width: int, detail: Detail, *, short: bool) -> list[Line]:
     """Return the sections, with causes numbered across them. ``short``: sections of items take one line each."""
     lines: list[Line] = []
     number = 1
@@ -164,8 +164,8 @@ def _section(
     lines += [*wrapped(section.note, width), Line()]
     shown = [(number, cause) for number, cause in numbered if detail.causes is None or number <= detail.causes]
     for number, cause in shown:
-        tell = _fault if section.spares_target else _cause
-        lines += [*tell(number, cause, report, width, detail), Line()]
+        write_lines = _fault if section.spares_target else _cause
+        lines += [*write_lines(number, cause, report, width, detail), Line()]
     left = len(numbered) - len(shown)
     more = count(left, "more cause" if shown else "cause")
     return [
@@ -223,8 +223,10 @@ def _cause(number: int, cause: Cause, report: Report, width: int, detail: Detail
 
 def _again(report: Report, first: Result, width: int) -> list[Line]:
     """Return the lines with the commands that reproduce a check and write it as a script."""
-    told = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
-    return [line for what, command in told.items() if command for line in command_lines(what, command, width, indent=4)]
+    reported = {"reproduce": command_again(report, first), "script": command_of_script(report, first)}
+    return [
+        line for what, command in reported.items() if command for line in command_lines(what, command, width, indent=4)
+    ]
 
 
 def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:

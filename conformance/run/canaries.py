@@ -55,8 +55,8 @@ def disbelief(result: Result) -> str | None:
     if result.status == canary.status:
         return None
     if canary.status == "passed":
-        told = f" ({result.message})" if result.message else ""
-        return f"with the target imported, a backward {canary.does} does not pass{told}"
+        reported = f" ({result.message})" if result.message else ""
+        return f"with the target imported, a backward {canary.does} does not pass{reported}"
     return f"with the target imported, a backward {canary.does} is not failed, but {result.status.replace('_', ' ')}"
 
 
@@ -72,7 +72,7 @@ def withdrawn(result: Result, reason: str) -> Result:
         kind="environment",
         message=f"no result of the process that judged this counts: {reason}",
         findings=(),
-        headroom=None,
+        error_ratio=None,
         bit_equal=None,
         repeats_bit_equal=None,
         memory=None,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gradconform.exits import EXIT_ENVIRONMENT
-from gradconform.reading.recorded import RecordedRun, read_run
-from gradconform.records import Header, RecordsError, as_line, finished
+from gradconform.files.records import Header, RecordsError, as_line, finished
+from gradconform.reading.record_file import RecordedRun, read_run
 from gradconform.results import Place, Result
 
 OnResult = Callable[[Result], None]
@@ -33,9 +33,9 @@ class Execution(Protocol):
 class RecordFile:
     """An open file of records. No other run can write to it, and each record is written to the system at once.
 
-    Raises :class:`~gradconform.records.RecordsError` for a path that cannot be written to, that another run is writing
-    to, or that is not a file of records. It also raises for a file with an unfinished run, so that its results are not
-    lost.
+    Raises :class:`~gradconform.files.records.RecordsError` for a path that cannot be written to, that another run is
+    writing to, or that is not a file of records. It also raises for a file with an unfinished run, so that its results
+    are not lost.
     """
 
     def __init__(self, path: str, *, resume: bool = False) -> None:
@@ -73,7 +73,7 @@ class RecordFile:
             self.write({"record": "resumed", "results": len(self.found.results)})
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record; raise :class:`~gradconform.records.RecordsError` if not all of it could be written."""
+        """Append one record; raise ``RecordsError`` if not all of it could be written."""
         line = as_line(record)
         try:
             os.lseek(self._file, 0, os.SEEK_END)

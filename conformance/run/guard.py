@@ -42,7 +42,7 @@ _CPU = torch.device("cpu")
 class Guard:
     """Stores the state of the process at its creation; ``problem`` is why it cannot be trusted any more.
 
-    ``tell`` receives the result of each canary.
+    ``report_result`` receives the result of each canary.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Guard:
         self._by_import: str | None = None
         self._items = 0
         self.problem: str | None = None
-        self.tell: Callable[[Result], None] = lambda _: None
+        self.report_result: Callable[[Result], None] = lambda _: None
 
     def target_imported(self) -> None:
         """Store the settings that the import of the target changed."""
@@ -69,7 +69,7 @@ class Guard:
         """Return why the process cannot be trusted, by judging the canaries; None if it can."""
         with one_thread():
             for result in self._results():
-                self.tell(result)
+                self.report_result(result)
                 self.problem = self.problem or disbelief(result)
         return self.problem
 

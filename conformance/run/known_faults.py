@@ -9,7 +9,7 @@ import torch
 
 from gradconform.contract.on_fault import FaultCheck
 from gradconform.devices.device import device_of
-from gradconform.devices.memory import withheld
+from gradconform.devices.tensor_facts import withheld
 from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import Fault
 from gradconform.results import Result

@@ -12,8 +12,8 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Executed
 from gradconform.judge.finding import Finding
 from gradconform.judge.state import same_bits
-from gradconform.naming import count
 from gradconform.results import finite
+from gradconform.user_input.values import count
 
 #: The number of operations off the device that a message names.
 _NAMED = 5
@@ -26,7 +26,7 @@ class Measurements:
     ``own`` and ``plain`` are the operations of the implementation and of plain autograd on the device.
     """
 
-    headrooms: list[float] = field(default_factory=list)
+    error_ratios: list[float] = field(default_factory=list)
     repeats: list[bool] = field(default_factory=list)
     own: Executed = field(default_factory=Executed)
     plain: Executed = field(default_factory=Executed)
@@ -34,9 +34,9 @@ class Measurements:
     spread: float = 0.0
     imprecise: dict[str, float] = field(default_factory=dict)
 
-    def add(self, evidence: Evidence, headrooms: list[float]) -> None:
+    def add(self, evidence: Evidence, error_ratios: list[float]) -> None:
         """Add a trial, and the error/bound ratios of its judging."""
-        self.headrooms += headrooms
+        self.error_ratios += error_ratios
         same = same_bits(evidence.observations)
         self.repeats += [] if same is None else [same]
         self.spread = max(self.spread, *_relative(evidence), 0.0)
@@ -56,11 +56,11 @@ class Measurements:
 
     def values(self) -> dict[str, Any]:
         """Return the measurements as fields of a result."""
-        told = bool(self.headrooms)
+        reported = bool(self.error_ratios)
         share = self.own.off_device_share
         return {
-            "headroom": finite(max(self.headrooms)) if told else None,
-            "bit_equal": not any(self.headrooms) if told and not self.spread else None,
+            "error_ratio": finite(max(self.error_ratios)) if reported else None,
+            "bit_equal": not any(self.error_ratios) if reported and not self.spread else None,
             "repeats_bit_equal": all(self.repeats) if self.repeats else None,
             "off_device_share": share,
             "memory": self.memory,

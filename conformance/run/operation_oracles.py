@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
+from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.contract.on_oracle import OracleCheck
+from gradconform.coverage import NOTHING
 from gradconform.devices.device import device_of
-from gradconform.drive.operation_alone import OperationError
 from gradconform.drive.oracle import Oracle
-from gradconform.extent import NOTHING
+from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
-from gradconform.judge.tried import Tried, together
+from gradconform.judge.oracle_result import OracleResult, together
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
-from gradconform.sinks import shortened
+from gradconform.text.escaping import shortened
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
@@ -32,7 +32,7 @@ from . import samples
 from .runner import one_thread
 
 #: The judge of a sample, by the name of the oracle.
-_JUDGES: Mapping[str, Callable[[Materials], Tried]] = MappingProxyType(
+_JUDGES: Mapping[str, Callable[[Materials], OracleResult]] = MappingProxyType(
     {LAYOUT: layouts_of, FINITE_DIFFERENCES: slopes_of, ADDITIVE: additivity_of}
 )
 
@@ -62,7 +62,7 @@ class OperationOracles:
         return check.result(str(self._device), dtype, duration_s=taken, **values)
 
     def _values(self, check: OracleCheck) -> dict[str, Any]:
-        found: list[Tried] = []
+        found: list[OracleResult] = []
         by_trial: list[tuple[Trial, list[Finding]]] = []
         raised: list[str] = []
         for trial in check.trials:
@@ -71,10 +71,10 @@ class OperationOracles:
                 found.append(_JUDGES[check.oracle](materials))
             except OperationError as error:
                 raised.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
-                found.append(Tried(not_tried={"the operation raises": [trial.stages[0].name]}))
+                found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))
         oracle = together(found)
-        findings = samples.told(check, by_trial)
+        findings = samples.reported_findings(check, by_trial)
         if findings:
             return {**self._wrong(findings), "oracle": oracle}
         if not oracle["compared"]:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from gradconform.contract.beside import NONE
+from gradconform.contract.extra_ids import NONE
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named
-from gradconform.naming import (
+from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
+from gradconform.user_input.values import (
     Profile,
     SelectionError,
     Sizes,
@@ -29,14 +30,13 @@ from gradconform.naming import (
     seed_read,
     sizes_named,
 )
-from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
 
 #: The effect of an option: on the findings of a check, on the selected checks, or on the use of their results.
 Changes = Literal["results", "plan", "verdict"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option(OptionWords):
+class Option(OptionHelp):
     """One option and its conversions. ``read`` takes the typed text, ``check`` a value in any form.
 
     ``check`` returns the value as :class:`RunOptions` holds it, and ``written`` that value as JSON has it.
@@ -62,8 +62,8 @@ class Option(OptionWords):
         if self.kind == "switch":
             yield from [self.flag] if value else []
         else:
-            told = value if isinstance(value, tuple) else [value]
-            yield from [word for one in told if one is not None for word in (self.flag, str(one))]
+            reported = value if isinstance(value, tuple) else [value]
+            yield from [word for one in reported if one is not None for word in (self.flag, str(one))]
 
 
 def _several(given: Any) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ _CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _p
 
 def _option(name: str, **done: Any) -> Any:
     """Return the field of an option that has words, with its conversions."""
-    words = RUN_OPTION_WORDS[name]
+    words = RUN_OPTION_HELP[name]
     return field(default=words.default, metadata={"check": _CHECKS.get(words.kind, _as_it_is)} | done)
 
 
@@ -183,8 +183,9 @@ class RunOptions:
     def of(cls, target: object, **given: Any) -> RunOptions:
         """Return the options for ``target`` with the given values, in any form that a user may use.
 
-        Raises :class:`~gradconform.naming.SelectionError` and :class:`~gradconform.contract.shard.ShardError` (both
-        ``ValueError``) for an invalid value, and ``TypeError`` for an unknown option.
+        Raises :class:`~gradconform.user_input.values.SelectionError` and
+        :class:`~gradconform.contract.shard.ShardError` (both ``ValueError``) for an invalid value, and ``TypeError``
+        for an unknown option.
         """
         unknown = next((name for name in given if name not in OPTIONS), None)
         if unknown is not None:
@@ -211,10 +212,9 @@ class RunOptions:
         """
         wrong = sorted({*values} ^ {*OPTIONS})
         if wrong:
-            told = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
-            msg = (
-                f"the options of the run do not fit this version of gradconform: {told}; expected {', '.join(OPTIONS)}"
-            )
+            wrong_names = ", ".join(f"{name} is {'missing' if name in OPTIONS else 'unknown'}" for name in wrong)
+            known = ", ".join(OPTIONS)
+            msg = f"the options of the run do not fit this version of gradconform: {wrong_names}; expected {known}"
             raise SelectionError(msg)
         for name, option in OPTIONS.items():
             option.refuse_foreign(values[name])
@@ -223,11 +223,11 @@ class RunOptions:
     def words(self, changes: Changes) -> list[str]:
         """Return the command-line words for those options of one kind that are not the default."""
         found = ((option, getattr(self, name)) for name, option in OPTIONS.items() if name != "target")
-        told = [(option, value) for option, value in found if option.changes == changes and value != option.default]
-        return [word for option, value in told for word in option.words(value)]
+        reported = [(option, value) for option, value in found if option.changes == changes and value != option.default]
+        return [word for option, value in reported for word in option.words(value)]
 
 
 #: Every option by the name of its field, in the order in which help shows them.
 OPTIONS: Mapping[str, Option] = {
-    one.name: Option(**asdict(RUN_OPTION_WORDS[one.name]), **one.metadata) for one in fields(RunOptions)
+    one.name: Option(**asdict(RUN_OPTION_HELP[one.name]), **one.metadata) for one in fields(RunOptions)
 }

@@ -19,10 +19,10 @@ import torch
 from filelock import FileLock, Timeout
 
 from gradconform.exits import UsageError
-from gradconform.given_files import LARGEST_REPORT, content, replace_file
-from gradconform.kit_files import cache_folder, kit_sha256, remove_old
-from gradconform.process.waits import waiting
-from gradconform.records import differing
+from gradconform.files.kit_files import cache_folder, kit_sha256, remove_old
+from gradconform.files.records import differing
+from gradconform.files.user_files import LARGEST_REPORT, content, replace_file
+from gradconform.process.wait_notices import waiting
 
 #: Seconds to wait for another process that measures; after that this process measures itself.
 LOCK_LIMIT = 900.0
@@ -108,8 +108,8 @@ def _read(path: Path, made_by: Mapping[str, str], *, named: bool) -> dict[str, A
         raise PlanFileError(msg) from error
     wrong = differing(by, made_by)
     if wrong and named:
-        told = "; ".join(f"expected {name} {here}, got {was}" for name, (was, here) in wrong.items())
-        msg = f"--plan {path}: the file does not fit this run: {told}; remove it, or name another file"
+        reported = "; ".join(f"expected {name} {here}, got {was}" for name, (was, here) in wrong.items())
+        msg = f"--plan {path}: the file does not fit this run: {reported}; remove it, or name another file"
         raise PlanFileError(msg)
     return {} if wrong else found
 

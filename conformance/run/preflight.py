@@ -1,4 +1,7 @@
-"""The pre-flight: tests an adapter before all checks, because a wrong adapter blames the implementation."""
+"""The pre-flight: tests an adapter before all checks, because a wrong adapter blames the implementation.
+
+It also tests claims about the place of gradients, for a target that keeps them outside ``Parameter.grad``.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from gradconform.adapter import Adapter, UnsupportedError
+from gradconform.adapter import Adapter, Capabilities, UnsupportedError
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.observation import Raised
+from gradconform.drive.main_grad import NotClearedError, is_clear
+from gradconform.drive.observation import Observation, Raised
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import findings_in
 from gradconform.judge.gradients import gradients
-from gradconform.naming import count
+from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.target.resolve import Target
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import count
 
 LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 
@@ -94,18 +99,20 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
         evidence = evidence_of(trial)
         lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence)))
     except UnsupportedError as error:
-        return _told(target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}")
+        return _described(
+            target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
+        )
     if lines and not _layers_alone(target.adapter, trial, evidence_of):
-        return _told(target, _first(trial), lines)
+        return _described(target, _first(trial), lines)
     without_grad = "" if trial.loss else "; ".join(_without_grad(evidence))
     if without_grad:
-        return _told(target, _first(trial), without_grad)
+        return _described(target, _first(trial), without_grad)
     for what, (stage, programs) in PLAIN.items():
         for program in programs:
             plain = replace(trial, stages=(stage,), program=program)
             lines = "" if claims.unclaimed(plain.needs) else "; ".join(_slips(target.adapter, plain, evidence_of))
             if lines:
-                return _told(target, f"{what}, {program}", lines)
+                return _described(target, f"{what}, {program}", lines)
     return None
 
 
@@ -122,7 +129,7 @@ def _layers_alone(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial],
         return False
 
 
-def _told(target: Target, what: str, lines: str) -> str:
+def _described(target: Target, what: str, lines: str) -> str:
     return (
         f"adapter {target.name!r} failed its pre-flight ({what}): {lines}. "
         "Nothing is judged before this is right: look at the adapter first, then at the implementation"
@@ -164,3 +171,46 @@ def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Eviden
 def _is_slip(adapter: Adapter, raised: Raised) -> bool:
     opens = adapter.open if inspect.isroutine(adapter.open) or inspect.isclass(adapter.open) else type(adapter.open)
     return raised.type in _SLIPS and raised.file == inspect.getsourcefile(opens)
+
+
+#: The claims that are tested on one Linear.
+SHOWN = ("clears_grads", "grads_on_param", "post_accumulate_hooks")
+
+
+def unmet_claims(claims: Capabilities, observe: Callable[[Trial], Observation]) -> frozenset[str]:
+    """Return the claims of :data:`SHOWN` that a target does not meet; none if an action raises.
+
+    The checks report what an action raises. The Linear has gradients in ``main_grad`` before the first action, and
+    hooks on its parameters. The gradients are cleared after three micro-batches, whose sum some targets compute again
+    whenever it is read.
+    """
+    backward = "B{0}" if claims.full else "I{0} W{0}"
+    trial = Trial(
+        stages=(LINEAR,),
+        program=" ".join(f"F{{0}} {backward}".format(mb) for mb in range(3)) + " finish",
+        loss=not claims.mid_stage,
+        prior_grads=True,
+        watch=frozenset({"hooks"}),
+    )
+    try:
+        steps = observe(trial).steps
+        if any(step.raised for step in steps):
+            return frozenset()
+        fired = {call.name for step in steps for call in step.hook_calls if call.kind == "post_accumulate"}
+        shown = {
+            "grads_on_param": not any(map(is_clear, steps[0].param_grads.values())),
+            "post_accumulate_hooks": fired >= steps[0].param_grads.keys(),
+            "clears_grads": _clears(trial, observe),
+        }
+    except BaseException as error:  # noqa: BLE001 (the checks meet every error of the target)
+        pass_on_an_interrupt(error)
+        return frozenset()
+    return frozenset(name for name in SHOWN if not shown[name])
+
+
+def _clears(trial: Trial, observe: Callable[[Trial], Observation]) -> bool:
+    try:
+        observe(Trial(stages=trial.stages, program=f"{trial.program} zero_none", loss=trial.loss))
+    except NotClearedError:
+        return False
+    return True

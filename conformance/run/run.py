@@ -26,16 +26,16 @@ from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.names import Dtype
-from gradconform.devices.ready import device_here, ready
+from gradconform.devices.prepared import device_here, ready
 from gradconform.drive.reference64 import OracleCache
+from gradconform.files.records import Header, header_of
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
-from gradconform.naming import Profile, SelectionError, Sizes
-from gradconform.records import Header, header_of
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import Profile, SelectionError, Sizes
 from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
@@ -74,7 +74,7 @@ class Run:
         device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` has the plan's measurements from
         another process of the same run, which are not repeated.
 
-        Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.naming.SelectionError`,
+        Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.user_input.values.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
         ``ValueError``) before anything runs.
         """
@@ -94,7 +94,7 @@ class Run:
             shard=options.shard,
         )
         self._withheld = withheld_from(self.plan.items, options.skip_operations)
-        self._extra += self._withheld.told
+        self._extra += self._withheld.description
         #: Guards this process; None if the target is one of the kit's own.
         self.guard: Guard | None = Guard()
         self.target: Target = resolve(options.target, extra=adapters)
@@ -171,7 +171,7 @@ class Run:
             extra=self._extra,
             shard=self.plan.shard,
             waivers=None if self.waivers is None else self.waivers.record(),
-            devices=self.choice.told,
+            devices=self.choice.as_json,
             contract=self.options.contract,
             options=self.options.to_json(),
             made=self._made,
@@ -271,26 +271,26 @@ def _checks_of(
         of_operations = _on_operations(options, measured)
         found = to_json(of_operations.outcomes)
         own += of_operations.checks
-        extra.append(f"operations: {of_operations.told}")
+        extra.append(f"operations: {of_operations.description}")
         if options.oracle:
             by_oracles = on_oracle.asked_of(options.oracle, of_operations)
             own += by_oracles.checks
-            extra.append(f"oracles: {by_oracles.told}")
+            extra.append(f"oracles: {by_oracles.description}")
     elif options.oracle:
         msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
         raise SelectionError(msg)
     if options.block:
         of_blocks = on_block.asked_of(options.block, options.sizes)
         own += of_blocks.checks
-        extra.append(f"blocks: {of_blocks.told}")
+        extra.append(f"blocks: {of_blocks.description}")
     if options.setting:
         under = on_setting.asked_of(options.setting)
         own += under.checks
-        extra.append(f"settings: {under.told}")
+        extra.append(f"settings: {under.description}")
     if options.fault:
         known = on_fault.asked_of(options.fault, checks_of(options.contract))
         own += known.checks
-        extra.append(f"known faults: {known.told}")
+        extra.append(f"known faults: {known.description}")
     named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
     if named and not own:
         msg = f"no selected part can be judged: {'; '.join(extra)}"

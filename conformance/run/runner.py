@@ -15,6 +15,7 @@ import torch
 
 from gradconform.adapter import Adapter, Capabilities, UnsupportedError, is_option
 from gradconform.contract.check import Check, Judge
+from gradconform.coverage import REFUSED
 from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the_kit
 from gradconform.drive.driver import drive
@@ -24,30 +25,26 @@ from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
-from gradconform.extent import REFUSED
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
-from gradconform.judge.finding import Finding, RefusedError, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, RefusedError, error_ratios_in, findings_in
 from gradconform.judge.state import same_bits
-from gradconform.option_words import DEFAULT_SEED
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
-from gradconform.sinks import shortened
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
+from gradconform.text.escaping import shortened
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
+from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
-from .contrasts import contrasts
-from .departures import Departures
-from .kept_elsewhere import not_shown
+from .first_wrong_module import FirstWrongModules
 from .measurements import Measurements
-from .needs import Needs
-from .pieces import Pieces
-from .preflight import preflight
-from .undoing import JudgedTrial, Undoing
+from .narrowing import NeededValues, SmallestModules
+from .preflight import preflight, unmet_claims
+from .single_mistakes import JudgedTrial, SingleMistakes, control_trials
 
 #: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
@@ -111,9 +108,9 @@ class Runner:
         self._evidence: dict[Trial, Evidence] = {}
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
-        self._needs, self._pieces = Needs(self._tried), Pieces(self._tried)
-        self._departures = Departures(target.adapter, dtype, device, seed, {})
-        self._undoing = Undoing(lambda: contrasts(target.capabilities, self._judgeable))
+        self._needed_values, self._smallest_modules = NeededValues(self._tried), SmallestModules(self._tried)
+        self._first_wrong_modules = FirstWrongModules(target.adapter, dtype, device, seed, {})
+        self._single_mistakes = SingleMistakes(lambda: control_trials(target.capabilities, self._judgeable))
         #: Whether to find the row values that a failure needs, by additional trials.
         self.puts_back = diagnose
 
@@ -172,11 +169,11 @@ class Runner:
         if self._adapter_problem and not self.place_unmet:  # an unclaimed dtype or device may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         tried, silent, readings = self._judged_trials(check, measured)
-        findings = samples.told(check, [(one.evidence.trial, one.findings) for one in tried])
+        findings = samples.reported_findings(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
             findings, silent = findings_in(judged), findings_in(judged)
-            measured.headrooms += headrooms_in(judged)
+            measured.error_ratios += error_ratios_in(judged)
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
@@ -204,11 +201,11 @@ class Runner:
             judged = list(check.judge(evidence))
             found = findings_in(judged)
             if self.puts_back:
-                found = self._pieces.told(check, trial, self._needs.told(check, found))
-                found = self._departures.told(check, trial, found)
+                found = self._smallest_modules.annotate(check, trial, self._needed_values.annotate(check, found))
+                found = self._first_wrong_modules.annotate(check, trial, found)
             tried.append(JudgedTrial(evidence, found))
             silent += [] if any(finding.kind == "error" for finding in found) else found
-            measured.add(evidence, headrooms_in(judged))
+            measured.add(evidence, error_ratios_in(judged))
             if check.pooled is not None:
                 if found:
                     break
@@ -220,7 +217,7 @@ class Runner:
         return tried, silent, readings
 
     def _undone(self, check: Check, tried: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
-        return self._undoing.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
+        return self._single_mistakes.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict if the kit's own code raised, which is nobody else's fault; else None."""
@@ -249,7 +246,7 @@ class Runner:
 
     def _withheld(self, needs: frozenset[str]) -> frozenset[str]:
         adapter = self.target.adapter
-        if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unsaid):
+        if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unstated):
             return frozenset()
         if self._shown_withheld is None:
             self._shown_withheld = adapter.withheld(self.device, self.dtype)
@@ -403,7 +400,7 @@ class Runner:
         def observe(trial: Trial) -> Observation:
             return self._drive_once(Materials(trial, dtype=self.dtype, device=self.device, seed=self.seed), drive)
 
-        lacking: dict[str, Any] = dict.fromkeys(not_shown(claims, observe), False)
+        lacking: dict[str, Any] = dict.fromkeys(unmet_claims(claims, observe), False)
         return replace(claims, **lacking)
 
     @cached_property
@@ -459,11 +456,11 @@ def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) ->
     trials that refused nothing.
     """
     claim = f"not claimed: {', '.join(unmet)}"
-    told: dict[str, object] = {"unclaimed": tuple(unmet)}
+    reported: dict[str, object] = {"unclaimed": tuple(unmet)}
     if not silent:
         text = f"{claim}; tried, and {'refused' if findings else 'right'}"
-        return {**told, "status": "unsupported", "message": text}
+        return {**reported, "status": "unsupported", "message": text}
     if any(map(is_option, unmet)):
-        told["level"] = "SHOULD"
+        reported["level"] = "SHOULD"
     lines = [f"{claim}; tried, and wrong without an error", *map(str, silent)]
-    return {**told, "message": "\n".join(lines), "findings": silent}
+    return {**reported, "message": "\n".join(lines), "findings": silent}

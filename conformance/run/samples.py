@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gradconform.contract.beside import OPERATIONS, named_in
 from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
-from .undoing import JudgedTrial
+from .single_mistakes import JudgedTrial
 
 
-def told(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
+def reported_findings(check: Check, by_trial: Sequence[tuple[Trial, Sequence[Finding]]]) -> list[Finding]:
     """Return the findings of a check; for a check on an operation, those of its first failing sample.
 
     The needs of a finding name the sample, by its number in torch's list, and how many of the tried ones fail.

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.beside import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.contract.plan import Item
+from gradconform.coverage import WITHHELD
 from gradconform.devices.dtypes import dtype_named
-from gradconform.extent import WITHHELD
 from gradconform.fixtures.operations.entries import entries, short_name
-from gradconform.naming import SelectionError
 from gradconform.results import Place, Result
 from gradconform.torch_releases.operators import GRADIENT_TESTS, process_kept, skipped_by
 from gradconform.torch_releases.private_use import is_private_use
+from gradconform.user_input.values import SelectionError
 
 _EXPECTED = (
     "expected a list of torch's skip(…) and xfail(…), or a mapping from operation names to lists of DecorateInfo or "
@@ -64,10 +64,10 @@ class SkipList:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """The skipped items of a run: the reason, by place; ``told`` reports it before anything runs."""
+    """The skipped items of a run: the reason, by place; ``description`` reports it before anything runs."""
 
     reasons: Mapping[Place, str]
-    told: tuple[str, ...]
+    description: tuple[str, ...]
 
     def result(self, item: Item) -> Result | None:
         """Return the result of an item that is skipped, or None for one that is run."""
@@ -97,18 +97,18 @@ def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
         why = next(found, None)
         if why is not None:
             reasons[place] = why
-    return Withheld(reasons, tuple(_told(one, of_operations, reasons) for one in lists))
+    return Withheld(reasons, tuple(_described(one, of_operations, reasons) for one in lists))
 
 
-def _told(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Place, str]) -> str:
+def _described(one: SkipList, of_operations: Mapping[Place, str], reasons: Mapping[Place, str]) -> str:
     prefix = one.reason_of("")
     names = {of_operations[place] for place, why in reasons.items() if why.startswith(prefix)}
-    told = f"{prefix}{len(names)} of {len({*of_operations.values()})} operations"
+    reported = f"{prefix}{len(names)} of {len({*of_operations.values()})} operations"
     unknown = sorted(one.lines.keys() - entries().keys())
     if not unknown:
-        return told
+        return reported
     some = f"{', '.join(unknown[:_NAMED])}{', …' if len(unknown) > _NAMED else ''}"
-    return f"{told}; names that torch does not list as differentiable: {len(unknown)}, {some}"
+    return f"{reported}; names that torch does not list as differentiable: {len(unknown)}, {some}"
 
 
 def read_skip_list(file: str) -> SkipList:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.drive.reference64 import OracleCache
 from gradconform.process.pipes import Message
-from gradconform.process.serving import Orders, Tell
+from gradconform.process.serving import Orders, Send
 from gradconform.process.worker import Exit, Worker, wait_for
 
 from .subject import Outcome, SelftestOptions, Subject, hold, judge
@@ -124,7 +124,7 @@ def _outcome(subject: Subject, heard: Message | Exit) -> Outcome:
     return Outcome(role=role, name=name, broke=broke)
 
 
-def serve(orders: Orders, tell: Tell) -> None:
+def serve(orders: Orders, send: Send) -> None:
     """Run as a worker: judge the ordered subjects, and run checks on faults."""
     torch.set_num_threads(1)
     options = SelftestOptions.from_dict(next(orders))
@@ -140,4 +140,4 @@ def serve(orders: Orders, tell: Tell) -> None:
                 outcome = hold(options, Outcome.from_dict(order["known"]), order["checks"], oracles)
         except Exception:  # noqa: BLE001 (reported to the caller: a defect of the kit or of the fault)
             outcome = Outcome(role=role, name=name, broke=f"could not be judged: {traceback.format_exc()}")
-        tell(outcome.to_dict())
+        send(outcome.to_dict())

@@ -14,7 +14,7 @@ from gradconform.contract import checks_of
 from gradconform.contract.plan import make_plan
 from gradconform.devices.choice import Choice
 from gradconform.drive.reference64 import OracleCache
-from gradconform.records import as_json, tupled
+from gradconform.files.records import as_json, tupled
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
@@ -200,10 +200,10 @@ def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles
     if not wrong:
         return {}
     diagnosed = _report(options, fault.make(), oracles, wrong[:_DIAGNOSED], diagnose=True)
-    return {"value": True, **told_cause(diagnosed, fault)}
+    return {"value": True, **reported_cause(diagnosed, fault)}
 
 
-def told_cause(report: Report, fault: Fault) -> dict[str, Any]:
+def reported_cause(report: Report, fault: Fault) -> dict[str, Any]:
     """Return the first cause in a report (``cause``), and whether it has one of the fault's (``said``)."""
     causes = [finding["cause"] for result in report for finding in result.findings if finding["cause"]]
     causes += [one["mistake"] for result in report for one in result.undone]

@@ -19,9 +19,9 @@ from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.torch_releases.edges import EDGE
 from gradconform.trees import as_tuple, flattened, leaves, tensors
 
-from .passed import KeptLists, calls_of_weight, weights_for
+from .call_arguments import KeptLists, calls_of_weight, weights_for
 from .session import StageSession, let_go
-from .shown import shown_by_split, takes_edges
+from .tested_capabilities import shown_by_split, takes_edges
 
 if TYPE_CHECKING:
     from gradconform.adapter import StageSpec, Tree
@@ -58,19 +58,19 @@ class FunctionsAdapter:
         found["retain_graph"] = split and _takes(functions[SPLIT[1]], "retain_graph")
         self.capabilities = Capabilities.from_mapping({**found, **claims})
         #: Capabilities without an explicit claim: a test on one Linear decides each.
-        self.unsaid = frozenset({*SHOWN, EDGES} if split else {EDGES}).difference(claims)
+        self.unstated = frozenset({*SHOWN, EDGES} if split else {EDGES}).difference(claims)
 
     def withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
-        """Return the ``unsaid`` claims that the functions do not meet on one Linear.
+        """Return the ``unstated`` claims that the functions do not meet on one Linear.
 
         The form of a weight context is up to its implementation. torch's runtime ignores the result of W, and passes
         edges only since 2.15. If I or W raises there, the functions show nothing of these, and are judged.
         """
         split = (self.functions[SPLIT[0]], self.functions[SPLIT[1]]) if self.capabilities.split else None
         made = shown_by_split(split, device, dtype) if split else {}
-        if EDGES in self.unsaid:
+        if EDGES in self.unstated:
             made[EDGES] = takes_edges(self.functions.get(FULL), split, device, dtype)
-        return frozenset(name for name in self.unsaid if not made.get(name, True))
+        return frozenset(name for name in self.unstated if not made.get(name, True))
 
     def open(self, stage: nn.Module, spec: StageSpec) -> FunctionsSession:
         """Return a session on ``stage``."""

@@ -21,7 +21,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.torch_releases.names import UnavailableError
 
-from .finding import Named, TargetError, no_module, refuse_missing
+from .lookup import Named, TargetError, no_module, refuse_missing
 
 #: The folders of Python and of installed packages.
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib", "purelib"))
@@ -52,17 +52,17 @@ def _import(name: str, named: Named) -> ModuleType:
         with interrupts_seen(), OneProcess():
             return importlib.import_module(name)
     except (NotInstalledError, UnavailableError) as error:
-        msg = f"{named.told} is unsupported here: {error}"
+        msg = f"{named.description} is unsupported here: {error}"
         raise TargetNotInstalledError(msg) from error
     except ModuleNotFoundError as error:
         missing = error.name or name
         if not (name == missing or name.startswith(f"{missing}.")):
-            msg = f"{named.told} could not be imported: it needs {missing!r}, which is not installed; install it"
+            msg = f"{named.description} could not be imported: it needs {missing!r}, which is not installed; install it"
             raise TargetError(msg) from error
         raise TargetError(no_module(missing, named)) from error
     except BaseException as error:  # a script that exits would end this process with its exit code
         pass_on_an_interrupt(error)
-        msg = f"{named.told} could not be imported: {_raised(error)}"
+        msg = f"{named.description} could not be imported: {_raised(error)}"
         raise TargetError(msg) from error
 
 
@@ -71,7 +71,7 @@ def _load_file(where: str, named: Named) -> ModuleType:
     name = f"gradconform_target_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        msg = f"{named.told}: Python cannot load {where!r}"
+        msg = f"{named.description}: Python cannot load {where!r}"
         raise TargetError(msg)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -82,7 +82,7 @@ def _load_file(where: str, named: Named) -> ModuleType:
     except BaseException as error:  # a script that exits would end this process with its exit code
         pass_on_an_interrupt(error)
         sys.modules.pop(name, None)
-        msg = f"{named.told} could not be loaded: {_raised(error)}"
+        msg = f"{named.description} could not be loaded: {_raised(error)}"
         raise TargetError(msg) from error
     finally:
         sys.path.remove(str(path.parent))
@@ -95,16 +95,16 @@ def _attribute(module: ModuleType, attribute: str, where: str, named: Named) -> 
     except AttributeError as error:
         near = difflib.get_close_matches(attribute, [name for name in vars(module) if not name.startswith("__")], n=3)
         hint = f"; nearest names: {', '.join(near)}" if near else ""
-        msg = f"{named.told}: {where} has no {attribute!r}{hint}"
+        msg = f"{named.description}: {where} has no {attribute!r}{hint}"
         raise TargetError(msg) from error
 
 
 def _raised(error: BaseException) -> str:
     """Return the error and its line: the innermost in a user's own file, if there is one."""
-    told = f"{type(error).__name__}: {error}"
+    reported = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError):  # it names file and line itself
-        return told
+        return reported
     passed = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in passed if not frame.filename.startswith((_KIT, "<frozen"))]
     own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
-    return f"{told} ({own[-1].filename}, line {own[-1].lineno})" if own else told
+    return f"{reported} ({own[-1].filename}, line {own[-1].lineno})" if own else reported

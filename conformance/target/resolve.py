@@ -12,24 +12,26 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, claims_of
 from gradconform.exits import refusal
-from gradconform.given_files import is_file
+from gradconform.files.user_files import is_file
 from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.process.serving import Orders, Tell
+from gradconform.process.serving import Orders, Send
 
-from .commit import commit_of
-from .finding import ENTRY_POINTS, Named, TargetError, registered
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
+from .lookup import ENTRY_POINTS, Named, TargetError, registered
 
 _OF_AN_ADAPTER = ("name", "capabilities", "open")
 
@@ -93,15 +95,15 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     return replace(made, text=target, **_origin(_home(made, module)))
 
 
-def tell_targets(orders: Orders, tell: Tell) -> None:
+def describe_targets(orders: Orders, send: Send) -> None:
     """Resolve targets one by one in a worker process: report the version and file of each, or the error."""
     for name in next(orders)["targets"]:
         try:
             found = resolve(name)
         except Exception as error:  # noqa: BLE001, PERF203 (each error belongs to one target)
-            tell({"problem": refusal(error)[0]})
+            send({"problem": refusal(error)[0]})
         else:
-            tell({"version": found.version, "file": found.file})
+            send({"version": found.version, "file": found.file})
 
 
 def load_registered(target: str, group: str) -> object:
@@ -229,3 +231,37 @@ def _distribution_version(package: str) -> str | None:
     """Return the version of the distribution that installed ``package``, which may not know it itself."""
     names = importlib.metadata.packages_distributions().get(package, [])
     return importlib.metadata.version(names[0]) if len(set(names)) == 1 else None
+
+
+#: The time limit for git: a report without a commit is still correct.
+_SECONDS = 5.0
+
+
+@lru_cache(maxsize=32)
+def commit_of(file: str | None) -> str | None:
+    """Return the commit of a file, with ``-dirty`` if the repository has changes; None if git does not track it.
+
+    A file that is installed in an environment inside a repository does not belong to that repository.
+    """
+    if file is None or _git(file, "ls-files", "--error-unmatch", "--", Path(file).name) is None:
+        return None
+    return _git(file, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+
+
+def _git(file: str, *words: str) -> str | None:
+    program = shutil.which("git")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 (no shell, and each word is one of ours or the name of a file)
+            [program, "-C", str(Path(file).parent), "-c", "core.fsmonitor=false", *words],
+            capture_output=True,
+            check=True,
+            timeout=_SECONDS,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from gradconform.exits import UsageError
-from gradconform.finding_text import finding_line
-from gradconform.given_files import content
-from gradconform.naming import count, nearest
+from gradconform.files.records import as_json, tupled
+from gradconform.files.user_files import content
 from gradconform.reading.report import schema
-from gradconform.records import as_json, tupled
 from gradconform.results import Place, Result
+from gradconform.text.findings import finding_line
+from gradconform.user_input.values import count, nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.devices.choice import Choice
 from gradconform.devices.flags import flags_named
-from gradconform.process.serving import Orders, Tell, leave
-from gradconform.records import finished, started
+from gradconform.files.records import finished, started
+from gradconform.process.serving import Orders, Send, leave
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradconform.run.run import Run
 
 
-def serve(orders: Orders, tell: Tell) -> None:
+def serve(orders: Orders, send: Send) -> None:
     """Make the run of the first order, and run the places of the later ones.
 
     An order with ``oracle`` runs them with plain autograd in place of the target. One with ``again`` is for a check
@@ -41,34 +41,34 @@ def serve(orders: Orders, tell: Tell) -> None:
     choice = _made_ready(options, first)
     plan = (next(orders) if first.get("waits") else first).get("measured")
     measured = None if plan is None else json.loads(Path(plan).read_text(encoding="utf-8"))
-    run = _watched(Run(options, choice=choice, measured=measured), tell)
-    tell(run.header().to_record())
+    run = _watched(Run(options, choice=choice, measured=measured), send)
+    send(run.header().to_record())
     oracle: Run | None = None
     for order in orders:
         if order["oracle"] and oracle is None:
             plain = options.but(target=AutogradAdapter(), waivers=None)
-            oracle = _watched(Run(plain, choice=choice, measured=run.measured), tell)
+            oracle = _watched(Run(plain, choice=choice, measured=run.measured), send)
         run.puts_back &= not order["again"]
         asked = oracle if order["oracle"] and oracle is not None else run
         asked.run_places(
-            lambda result: _tell_result(result, tell),
-            on_start=lambda begun: tell(started(begun)),
+            lambda result: _send_result(result, send),
+            on_start=lambda begun: send(started(begun)),
             places=[Place(*place) for place in order["places"]],
         )
         if order["last"] and run.guard is not None:
             run.guard.look()
 
 
-def _watched(run: Run, tell: Tell) -> Run:
+def _watched(run: Run, send: Send) -> Run:
     """Report the results of the canaries like all others."""
     if run.guard is not None:
-        run.guard.tell = lambda result: _tell_result(result, tell)
+        run.guard.report_result = lambda result: _send_result(result, send)
     return run
 
 
 def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
     """Read the worker's number and the devices from the first order, and make the devices ready."""
-    from gradconform.devices.ready import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.prepared import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
 
     os.environ[WORKER_VARIABLE] = str(first["worker"])
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: no file there can replace it)
@@ -77,16 +77,16 @@ def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
     return choice
 
 
-def _tell_result(result: Result, tell: Tell) -> None:
+def _send_result(result: Result, send: Send) -> None:
     """Report a result; if memory or the device is exhausted, end this process, since later checks would fail too."""
     sys.stdout.flush()
     sys.stderr.flush()
     lost = exhaustion(result)
     if lost is None:
-        tell(finished(result))
+        send(finished(result))
         return
     kind, text = lost
-    tell({"gone": kind, "text": text, "result": result.to_dict()})
+    send({"gone": kind, "text": text, "result": result.to_dict()})
     leave()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError, needed
 from gradconform.reference.autograd import AutogradSession
-from gradconform.swapping import swap
+from gradconform.target.layer_swap import swap
 from gradconform.trees import as_tuple
 
 from .full_only import FULL_ONLY, FullOnlySession, flat, handed_on, received

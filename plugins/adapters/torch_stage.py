@@ -18,7 +18,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from gradconform.adapter import Capabilities, StageSpec, Tree
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
-from gradconform.swapping import swap
+from gradconform.target.layer_swap import swap
 from gradconform.target.session import StageSession
 from gradconform.torch_releases import pipelining
 from gradconform.torch_releases.names import require

@@ -16,13 +16,13 @@ from gradconform.contract.on_stage import asked_on
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
-from gradconform.devices.ready import ready
+from gradconform.devices.prepared import ready
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import PROFILES, SelectionError
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.target.resolve import registered_targets
+from gradconform.user_input.values import PROFILES, SelectionError
 
 T = TypeVar("T")
 Kind = Literal["contract", "added"]

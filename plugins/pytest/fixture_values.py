@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads
 from gradconform.fixtures.stages import TRAITS, ZOO
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.naming import nearest
 from gradconform.run.options import RunOptions
 from gradconform.trees import Tree, leaves
 from gradconform.trial.materials import Materials, stable_seed
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import nearest
 
 from .contract_run import choice_of, extensions
 

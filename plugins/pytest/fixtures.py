@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradconform.adapter import Adapter
-    from gradconform.drive.own_stage import Gradients
+    from gradconform.drive.user_stage import Gradients
     from gradconform.run.options import RunOptions
 
     from .fixture_values import BuiltStage, OutputGrads
@@ -58,7 +58,7 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
             ones = torch.ones(3, device=gradconform_device)
             assert ones.sum() == 3
     """
-    from gradconform.devices.ready import device_here, device_named  # noqa: PLC0415 (it imports torch)
+    from gradconform.devices.prepared import device_here, device_named  # noqa: PLC0415 (it imports torch)
 
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 
@@ -100,7 +100,7 @@ def _asked(find: Callable[[], T]) -> T:
     try:
         return find()
     except ValueError as error:
-        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+        from gradconform.text.escaping import for_terminal  # noqa: PLC0415 (only a message needs it)
 
         pytest.fail(for_terminal(str(error)), pytrace=False)
 
@@ -215,7 +215,7 @@ def gradconform_oracle() -> Callable[..., Gradients]:
             assert torch.equal(args[0].grad, wanted.inputs[0])
             assert torch.equal(gradconform_stage.module[0].weight.grad, wanted.params["0.weight"])
     """
-    from gradconform.drive.own_stage import autograd_gradients  # noqa: PLC0415 (it imports torch)
+    from gradconform.drive.user_stage import autograd_gradients  # noqa: PLC0415 (it imports torch)
 
     return autograd_gradients
 

@@ -12,11 +12,11 @@ import pytest
 
 from gradconform.adapter import Capabilities, capability_of
 from gradconform.contract.plan import Item
-from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_full, waived_because
+from gradconform.report.check_failure import CheckFailedError, full_text, not_decisive, waived_because
 from gradconform.results import Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.options import RunOptions
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 from .contract_run import ContractRun, make_runs, plain
 
@@ -103,7 +103,7 @@ class BoundCheck:
         if not (result.decisive or (run.options.strict and result.status == "failed")):
             pytest.xfail(not_decisive(result))
         # reached by --runxfail as well, which lets xfail return
-        raise CheckFailedError(told_in_full(result, str(run.target.text)))
+        raise CheckFailedError(full_text(result, str(run.target.text)))
 
     def _judged(self) -> Result:
         """Run the check, and check this process itself when that is due."""
@@ -138,7 +138,7 @@ def properties(result: Result) -> list[tuple[str, object]]:
         "level": result.level,
         "requirement": result.requirement,
         "status": result.status,
-        "headroom": result.headroom,
+        "headroom": result.error_ratio,
         "waiver": None if result.waiver is None else result.waiver["issue"],
     }
     shown = {name: for_terminal(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.option_words import RUN_OPTION_WORDS, Kind, OptionWords
+from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
 
 if TYPE_CHECKING:
     from .contract_run import ContractRun
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PluginOption:
     """An option with its three names in pytest: on the command line, in the ini file and in the environment."""
 
-    option: OptionWords
+    option: OptionHelp
 
     @property
     def flag(self) -> str:
@@ -38,7 +38,7 @@ class PluginOption:
         return self.ini.upper()
 
     @property
-    def told(self) -> str:
+    def help_text(self) -> str:
         """The help text, with the default and the two other names."""
         several = "; repeatable" if self.option.kind in {"several", "paths"} else ""
         names = f"default: {self.option.shown}; ini: {self.ini}; environment: {self.variable}"
@@ -48,9 +48,9 @@ class PluginOption:
 OPTIONS = tuple(
     PluginOption(option)
     for option in (
-        *RUN_OPTION_WORDS.values(),
-        OptionWords(name="json", metavar="PATH", help="write the report to PATH as JSON"),
-        OptionWords(
+        *RUN_OPTION_HELP.values(),
+        OptionHelp(name="json", metavar="PATH", help="write the report to PATH as JSON"),
+        OptionHelp(
             name="ndjson",
             metavar="PATH",
             help="append each result of --gradconform TARGET to PATH as it arrives; "
@@ -67,10 +67,15 @@ def add_options(parser: pytest.Parser) -> None:
         name = {} if one.option.kind == "switch" else {"metavar": one.option.metavar}
         # %: argparse formats help texts.
         group.addoption(
-            one.flag, dest=one.ini, default=None, help=one.told.replace("%", "%%"), **name, **_ACTIONS[one.option.kind]
+            one.flag,
+            dest=one.ini,
+            default=None,
+            help=one.help_text.replace("%", "%%"),
+            **name,
+            **_ACTIONS[one.option.kind],
         )
         ini_type: Any = "int" if type(one.option.default) is int and _NATIVE else _INI_TYPES[one.option.kind]
-        parser.addini(one.ini, one.told, type=ini_type, default=None)
+        parser.addini(one.ini, one.help_text, type=ini_type, default=None)
 
 
 _ACTIONS: Mapping[Kind, dict[str, Any]] = {
@@ -83,7 +88,7 @@ _INI_TYPES: Mapping[Kind, str] = {"text": "string", "several": "args", "paths": 
 _NATIVE = pytest.version_tuple >= (8, 4)  # native TOML gives a number
 
 
-def anything_said(config: pytest.Config) -> bool:
+def anything_set(config: pytest.Config) -> bool:
     """Return whether the command line, the ini file or the environment sets an option to any value."""
     return any(
         config.getoption(one.ini) is not None or config.getini(one.ini) is not None or os.environ.get(one.variable)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.naming import switch_read
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
 from gradconform.run.options import RunOptions
+from gradconform.user_input.values import switch_read
 
 from .option_names import MARKER, OPTIONS, PluginOption
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradconform.contract.shard import Shard
     from gradconform.devices.names import Dtype
     from gradconform.named_stages.named import Given as GivenStage
-    from gradconform.naming import Profile, Sizes
+    from gradconform.user_input.values import Profile, Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 from . import fixtures, hookspec
 from .frames import without_kit
-from .option_names import MARKER, NAMES_KEY, RUNS_KEY, ZERO_LINES, add_options, anything_said
+from .option_names import MARKER, NAMES_KEY, RUNS_KEY, ZERO_LINES, add_options, anything_set
 from .reporter import Reporter
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (config.option.help or config.option.version or hasattr(config, "workerinput")):
         reporter = Reporter(config)  # a worker of pytest-xdist hands its results to the controller
         config.pluginmanager.register(reporter, "gradconform-reporter")
-    if anything_said(config):
+    if anything_set(config):
         _take_options(config, reporter)
 
 
@@ -85,7 +85,7 @@ def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None)
             return
         runs = make_runs(config, options.run, ZERO_LINES)
     except ValueError as error:
-        from gradconform.sinks import for_terminal  # noqa: PLC0415 (only a message needs it)
+        from gradconform.text.escaping import for_terminal  # noqa: PLC0415 (only a message needs it)
 
         raise pytest.UsageError(for_terminal(f"gradconform: {error}")) from error
     config.stash[RUNS_KEY] = runs

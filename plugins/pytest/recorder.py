@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.given_files import replace_file
-from gradconform.naming import count
-from gradconform.records import RecordsError
+from gradconform.files.records import RecordsError
+from gradconform.files.user_files import replace_file
 from gradconform.report.detail import Detail
 from gradconform.report.lines import Line, Role
 from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.execution import RecordFile
-from gradconform.sinks import for_terminal, line_for_terminal
+from gradconform.text.escaping import for_terminal, line_for_terminal
+from gradconform.user_input.values import count
 
 from .option_names import ZERO_LINES
 
@@ -95,12 +95,12 @@ class Recorder:
         """Whether a run of the contract has all results without a verdict, or ``--gradconform`` has no results."""
         reports = {key: run.report() for key, run in self._runs.items() if not run.added and run.results}
         nothing = ZERO_LINES in reports and not reports[ZERO_LINES].summary["ran"]
-        return nothing or any(report.extent is not None and bool(report.lacks) for report in reports.values())
+        return nothing or any(report.coverage is not None and bool(report.lacks) for report in reports.values())
 
     @property
-    def has_idle_waivers(self) -> bool:
+    def has_unused_waivers(self) -> bool:
         """Whether a waiver matched no result in a whole run of profile ``full``."""
-        return any(run.report().idle_waivers for run in self._runs.values() if not run.added)
+        return any(run.report().unused_waivers for run in self._runs.values() if not run.added)
 
     def write(self, path: Path) -> list[Path]:
         """Write one JSON report per run of the contract: ``path``, then ``path`` with ``-2`` in its name, and so on.
@@ -139,7 +139,7 @@ class RecordKeeper:
     def close(self, report: Report | None) -> None:
         """Close the file; a report with all planned results is its last record.
 
-        Raises :class:`~gradconform.records.RecordsError` if it cannot be written.
+        Raises :class:`~gradconform.files.records.RecordsError` if it cannot be written.
         """
         with contextlib.closing(self._file):
             done = report is not None and len({result.place for result in report.results}) == report.planned

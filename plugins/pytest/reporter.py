@@ -101,7 +101,7 @@ class Reporter:
                 self._config.hook.pytest_gradconform_report(report=run.report(), config=self._config)
         if exitstatus == pytest.ExitCode.OK and self.recorder.judged_too_little:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-        elif exitstatus == pytest.ExitCode.OK and self.recorder.has_idle_waivers:
+        elif exitstatus == pytest.ExitCode.OK and self.recorder.has_unused_waivers:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.options is not None and self.options.json is not None:
             with self._writing(session):

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.naming import count
 from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+from gradconform.user_input.values import count
 
 from .named_device import NamedDevice
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from gradconform.pipeline.runtime import make_stages
+from gradconform.pipeline.torch_runtime import make_stages
 from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary
 from gradconform.torch_releases import pipelining
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from gradconform.contract.plan import Item
-from gradconform.report.outcome import CheckFailedError, not_decisive, told_in_full, waived_because
+from gradconform.report.check_failure import CheckFailedError, full_text, not_decisive, waived_because
 from gradconform.report.sentences import verdict
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.sinks import for_terminal
+from gradconform.text.escaping import for_terminal
 
 #: unittest leaves frames of such modules out of what it shows of a failure.
 __unittest = True
@@ -61,7 +61,7 @@ class Conformance(unittest.TestCase):
         if result.status == "failed" and not (result.decisive or strict):
             self.skipTest(f"a SHOULD that failed: {not_decisive(result)}")
         if result.status in {"failed", "error"}:
-            raise _error_of(result)(told_in_full(result, str(self.run_of_checks.target.text)))
+            raise _error_of(result)(full_text(result, str(self.run_of_checks.target.text)))
 
 
 def _error_of(result: Result) -> type[Exception]:

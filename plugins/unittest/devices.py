@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradconform.devices.choice import choose
-from gradconform.naming import UnusableDeviceError
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
+from gradconform.user_input.values import UnusableDeviceError
 
 from .cases import class_of, test_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.memory import storage_of
+from gradconform.devices.tensor_facts import storage_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 

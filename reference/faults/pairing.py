@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.memory import storage_of
+from gradconform.devices.tensor_facts import storage_of
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 

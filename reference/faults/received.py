@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gradconform.reference import split as by_uses
 from gradconform.reference import walked_twice as split
-from gradconform.reference.mistaken import Copies
+from gradconform.reference.autograd_with_mistake import Copies
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves, tensors

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.reference.recomputed import recomputes
-from gradconform.swapping import swap
 from gradconform.target.functions import FunctionsSession
+from gradconform.target.layer_swap import swap
 from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 

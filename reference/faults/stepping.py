@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.devices.memory import version_of
+from gradconform.devices.tensor_facts import version_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.memory import place_of
+from gradconform.devices.tensor_facts import place_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves

@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from gradconform.adapter import StageSpec
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
-from gradconform.swapping import swap
+from gradconform.target.layer_swap import swap
 
 from .sessions import EARLY, Grads, Pending, Session, adapter
 

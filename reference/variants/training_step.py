@@ -55,8 +55,8 @@ class LastMicrobatchFirst(PlainSession):
     def chunks(self, batch: Batch) -> list[Batch]:
         return super().chunks(batch)[::-1]
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        return super().told(losses[::-1] if torch.is_grad_enabled() else losses)
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        return super().reported_losses(losses[::-1] if torch.is_grad_enabled() else losses)
 
 
 @right("lengths", layers=_WITHOUT_BATCH_NORM)
@@ -72,10 +72,10 @@ class LongestSequencesFirst(PlainSession):
         self.places = sorted(range(len(chunks)), key=lambda mb: -chunks[mb].x.shape[1])
         return [chunks[mb] for mb in self.places]
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
         if torch.is_grad_enabled():
             losses = [losses[self.places.index(mb)] for mb in range(len(losses))]
-        return super().told(losses)
+        return super().reported_losses(losses)
 
 
 class _AllForward(PlainSession):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradconform import check_stage_backward
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 
 
 def groups() -> int:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gradconform.bench import DEFECTS, TARGET, Defect
-from gradconform.benching import Bench, Outcome, Told, judge_bench
+from gradconform.benching import Bench, CommandReport, Outcome, judge_bench
+from gradconform.benching.command_report import report_of_command
 from gradconform.benching.commands import _ended, _Running
-from gradconform.benching.told import told_by
 from gradconform.cli import bench as command
 from gradconform.cli import main
 from gradconform.exits import (
@@ -38,8 +38,10 @@ HANDFUL = {
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
 }
 MAIN = "gradconform.cli:main"
-RIGHT = Told(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
-WRONG = Told(command=("run", "wrong"), exit_code=1, seconds=1.0, judged=3, failed=("a.b",), causes=(("missing", 1),))
+RIGHT = CommandReport(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
+WRONG = CommandReport(
+    command=("run", "wrong"), exit_code=1, seconds=1.0, judged=3, failed=("a.b",), causes=(("missing", 1),)
+)
 
 
 def result(check: str, status: str, *kinds: str, **more: Any) -> dict[str, Any]:
@@ -48,11 +50,11 @@ def result(check: str, status: str, *kinds: str, **more: Any) -> dict[str, Any]:
     return {"check": check, "status": status, "kind": "mismatch", "message": "m", "findings": findings}
 
 
-def told(tmp_path: Path, *results: dict[str, Any]) -> Told:
+def told(tmp_path: Path, *results: dict[str, Any]) -> CommandReport:
     """Return what is read from a report of these results."""
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"results": results}), encoding="utf-8")
-    return told_by(("run", "x"), 1, 2.0, path, "")
+    return report_of_command(("run", "x"), 1, 2.0, path, "")
 
 
 def test_the_cause_is_the_one_that_most_failed_checks_tell(tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_where_one_of_two_causes_is_told_both_count(tmp_path: Path) -> None:
 
 
 def test_a_command_without_a_report_found_nothing_and_is_not_silent(tmp_path: Path) -> None:
-    seen = told_by(("run", "x"), 2, 0.1, tmp_path / "none.json", "no such\ntarget")
+    seen = report_of_command(("run", "x"), 2, 0.1, tmp_path / "none.json", "no such\ntarget")
     assert seen.errors == ("no report: no such target",)
     assert (seen.silent, seen.failed, seen.cause) == (False, (), None)
 
@@ -205,7 +207,7 @@ def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
 def test_a_defect_whose_library_is_not_installed_is_not_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    absent = told_by(("run", "x"), EXIT_ENVIRONMENT, 0.1, tmp_path / "none.json", "x is not installed")
+    absent = report_of_command(("run", "x"), EXIT_ENVIRONMENT, 0.1, tmp_path / "none.json", "x is not installed")
     missing, found = Outcome(DEFECTS["rae-67"], absent, RIGHT), Outcome(right_record("verl-7493"), WRONG, RIGHT)
     monkeypatch.setattr(command, "judge_bench", told_at_once(missing, found))
     page = tmp_path / "bench.md"

@@ -12,7 +12,7 @@ import pytest
 
 import gradconform
 from gradconform.contract import areas
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 
 Command = Callable[..., Any]
 

@@ -14,8 +14,8 @@ import pytest
 from gradconform import check_stage_backward
 from gradconform.report.device_verdict import device_verdict, standing_of_devices
 from gradconform.report.page.pages import report_page
-from gradconform.report.sections import to_mend
-from gradconform.report.to_mend import culprits
+from gradconform.report.sections import to_fix
+from gradconform.report.to_fix import culprits
 from gradconform.results import Report, Result
 
 Command = Callable[..., Any]
@@ -129,7 +129,7 @@ FINDING = {
 
 
 def result(check: str, **values: Any) -> Result:
-    given = {"status": "passed", "device": "npu", "dtype": "float32", "message": "", "headroom": None, **values}
+    given = {"status": "passed", "device": "npu", "dtype": "float32", "message": "", "error_ratio": None, **values}
     return Result(check=check, level="MUST", requirement="B MUST", duration_s=0.0, **given)
 
 
@@ -169,7 +169,7 @@ def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
     report = report_of(result("blocks.full.mlp.above-2-15", status="error", kind="device", findings=findings))
     (mul,) = culprits(report)
     assert (mul.size, mul.passes) == (35, "")
-    (item,) = to_mend(report).items
+    (item,) = to_fix(report).items
     assert item.text == "1. aten::mul: 1 check on npu float32; wrong from 35 elements; aten::mul is wrong by itself"
 
 
@@ -241,10 +241,10 @@ def test_no_section_of_the_page_is_empty() -> None:
 
 
 def test_the_verdict_on_a_device_includes_its_other_facts() -> None:
-    more = {"headroom": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
+    more = {"error_ratio": 0.1, "memory": {"peak": 3, "plain_autograd": 2, "undeferred": 2}}
     report = report_of(
         result("full.gradients.mlp", off_device_share=0.25, oracle_spread=1e-7, **more),
-        result("full.gradients.lstm", off_device_share=0.0, headroom=0.0),
+        result("full.gradients.lstm", off_device_share=0.0, error_ratio=0.0),
         result("faults.found.overwrite"),
         result("faults.found.doubled", status="error", kind="kit"),
     )

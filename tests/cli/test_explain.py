@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.contract.explained import explained
+from gradconform.contract.explanation_file import explained
 from gradconform.contract.frozen import frozen
 from gradconform.report.checks import explanation
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradconform.cli import main
-from gradconform.given_files import LONGEST_TEXT, content, line_of_long_text, opened, sha256
+from gradconform.files.user_files import LONGEST_TEXT, content, line_of_long_text, opened, sha256
 
 #: Each way to name a file that somebody else has written.
 WAYS: dict[str, Callable[[str], list[str]]] = {
@@ -55,7 +55,7 @@ def test_it_is_refused_at_once_and_named(odd: str, capsys: pytest.CaptureFixture
 def test_what_a_shell_hands_over_as_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "given"
     path.write_bytes(b"a report")
-    code = "import sys; from gradconform.given_files import content; print(content(sys.argv[1], 99).decode())"
+    code = "import sys; from gradconform.files.user_files import content; print(content(sys.argv[1], 99).decode())"
     command = f"{sys.executable} -c '{code}' <(sleep 0.2; cat {path})"
     done = subprocess.run(command, shell=True, executable="/bin/bash", capture_output=True, text=True, check=True)  # noqa: S602 (a shell is what is asked)
     assert done.stdout == "a report\n"

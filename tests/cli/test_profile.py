@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.naming import PROFILES
+from gradconform.user_input.values import PROFILES
 
 Command = Callable[..., Any]
 

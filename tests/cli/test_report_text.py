@@ -158,7 +158,7 @@ def both(check: str, *kinds: str, action: str = "W0") -> Result:
     parts = [failed(check, "weight", f"is {kind}", kind=kind, action=action) for kind in kinds]
     reasons = ({"kind": kind, "text": f"it is {kind}"} for kind in kinds)
     findings = [{**part.findings[0], "cause": reason} for part, reason in zip(parts, reasons, strict=True)]
-    return Result(**{**parts[0].to_dict(), "findings": findings}).of_findings(findings)
+    return Result.from_dict({**parts[0].to_dict(), "findings": findings}).of_findings(findings)
 
 
 def test_a_check_is_in_each_of_its_causes_with_only_their_findings() -> None:
@@ -182,7 +182,7 @@ def test_one_reason_is_another_cause_than_another_and_the_twins_b_and_i_are_one(
     (group,) = by_cause([one, other])
     assert group.text == "after B or I, a parameter gradient has a wrong value; likely cause: it is mismatch"
     told = {**other.to_dict(), "findings": [{**other.findings[0], "cause": {"kind": "scaled", "text": "2 times"}}]}
-    assert len(by_cause([one, Result(**told)])) == 2
+    assert len(by_cause([one, Result.from_dict(told)])) == 2
 
 
 def test_a_check_in_several_causes_is_counted_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradconform.option_words import DEFAULT_SEED
+from gradconform.user_input.option_help import DEFAULT_SEED
 
 Command = Callable[..., Any]
 

@@ -16,7 +16,7 @@ from gradconform import check_stage_backward
 from gradconform.contract import checks_of
 from gradconform.contract.on_fault import FaultCheck, asked_of
 from gradconform.contract.on_setting import SETTINGS
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.reference import faults
@@ -141,7 +141,7 @@ def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
 ) -> None:
     none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"), shows_by=shows_by)
     (check,) = asked_of(["overwrite"], {**checks_of()}).checks
-    monkeypatch.setitem(memory._WITHHELD, "cpu", frozenset(withheld))
+    monkeypatch.setitem(tensor_facts._WITHHELD, "cpu", frozenset(withheld))
     monkeypatch.setattr(device_of(torch.device("cpu")), "numerics", profile)
     result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(replace(check, fault=none))
     assert (result.status, result.kind) == (("error", "kit") if told is None else ("unsupported", "environment"))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gradconform.cli.console import complain
-from gradconform.naming import current_folder_first
-from gradconform.target.finding import Named, TargetError, refuse_missing
+from gradconform.target.lookup import Named, TargetError, refuse_missing
+from gradconform.user_input.values import current_folder_first
 
 Command = Callable[..., Any]
 

@@ -20,7 +20,7 @@ from gradconform.fixtures.schedules import recorded
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.chains import CHAINABLE, EMBEDDING, FORK, JOIN, MLP, RESIDUAL, TIED, chain_of
 from gradconform.judge.chain import chained, origins, whole_model
-from gradconform.judge.finding import Finding, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, error_ratios_in, findings_in
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Sort
 from gradconform.trial.materials import Materials, mean_squares
@@ -206,7 +206,7 @@ def test_a_chain_under_plain_autograd_is_the_whole_model(dtype: torch.dtype) -> 
         assert findings_in(whole_model(evidence)) == []
         judged = list(chained(evidence))
         assert findings_in(judged) == []
-        assert headrooms_in(judged)
+        assert error_ratios_in(judged)
 
 
 def test_the_whole_model_is_asked_although_all_is_as_plain_autograd_has_it_stage_by_stage() -> None:

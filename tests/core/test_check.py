@@ -13,8 +13,8 @@ from gradconform.contract import check as check_module
 from gradconform.contract.check import Check, Judge, family
 from gradconform.fixtures.stages import ZOO
 from gradconform.judge import gradients
-from gradconform.naming import PROFILES
 from gradconform.trial.trial import Trial
+from gradconform.user_input.values import PROFILES
 
 CHECKS = contract.checks_of()
 

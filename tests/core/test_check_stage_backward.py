@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import gradconform
-from gradconform.naming import SelectionError
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.results import Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
+from gradconform.user_input.values import SelectionError
 
 ONE = "full.gradients.mlp"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gradconform.clause import Clause, register
 from gradconform.contract.check import Check
 from gradconform.judge.finding import Finding
-from gradconform.pipeline.extra import Judge, check, run_extra
+from gradconform.pipeline.extra_checks import Judge, check, run_extra
+from gradconform.requirements.clause import Clause, register
 
 
 def holds(subject: Any, *, what: str = "it") -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.target.commit import commit_of
+from gradconform.target.resolve import commit_of
 
 Git = Callable[..., str]
 

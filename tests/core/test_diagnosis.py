@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Capabilities
-from gradconform.diagnosis.absent import rules
 from gradconform.diagnosis.cause import listed, numbered
-from gradconform.diagnosis.wrong import WrongTensor, distinct, wrong_tensor
+from gradconform.diagnosis.missing import rules
+from gradconform.diagnosis.wrong_tensor import WrongTensor, distinct, wrong_tensor
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.reference64 import References

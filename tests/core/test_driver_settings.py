@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import StageSpec
-from gradconform.drive import changes
+from gradconform.drive import stage_changes
 from gradconform.drive.driver import drive
 from gradconform.drive.observation import Observation
-from gradconform.drive.surroundings import put_back, settings
+from gradconform.drive.process_state import settings, settings_restored
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
@@ -93,7 +93,7 @@ def test_a_mode_is_active_while_a_session_is_called(mode: str, look: Any, expect
 
 
 def test_settings_are_put_back_for_a_device_that_has_no_autocast() -> None:
-    with put_back(torch.device("lazy")):
+    with settings_restored(torch.device("lazy")):
         torch.autograd.set_detect_anomaly(mode=True)
     assert not torch.is_anomaly_enabled()
 
@@ -126,8 +126,8 @@ def test_parameters_change_as_reference64_knows(word: str) -> None:
     stage = nn.Linear(5, 3)
     before, held = stage.weight.detach().clone(), stage.weight
     memory = held.data_ptr()
-    changes.CHANGES[word](stage)
-    assert torch.equal(stage.weight, before * changes.FACTOR)
+    stage_changes.CHANGES[word](stage)
+    assert torch.equal(stage.weight, before * stage_changes.FACTOR)
     assert (stage.weight is held, stage.weight.data_ptr() == memory) == {
         "step": (True, True),
         "replace": (True, False),
@@ -138,18 +138,18 @@ def test_parameters_change_as_reference64_knows(word: str) -> None:
 def test_a_parameter_under_two_names_stays_one_when_it_is_rebound() -> None:
     stage = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     stage[1].weight = stage[0].weight
-    changes.rebind_parameters(stage)
+    stage_changes.rebind_parameters(stage)
     assert stage[1].weight is stage[0].weight
 
 
 def test_gradients_are_handed_over_with_other_strides_or_in_a_bucket() -> None:
     stage = nn.Linear(5, 3)
     stage.weight.grad = torch.arange(15.0).reshape(3, 5)
-    changes.restride_grads(stage)
+    stage_changes.restride_grads(stage)
     assert stage.weight.grad is not None
     assert stage.weight.grad.stride() == (1, 3)
     assert torch.equal(stage.weight.grad, torch.arange(15.0).reshape(3, 5))
-    changes.into_bucket(stage)
+    stage_changes.into_bucket(stage)
     assert stage.weight.grad is not None
     assert stage.bias.grad is not None
     assert stage.weight.grad.untyped_storage().data_ptr() == stage.bias.grad.untyped_storage().data_ptr()

@@ -9,8 +9,8 @@ import torch
 
 from gradconform.devices.dtypes import DTYPES, dtype_named
 from gradconform.devices.environment import environment
-from gradconform.devices.ready import device_named
-from gradconform.naming import SelectionError, nearest
+from gradconform.devices.prepared import device_named
+from gradconform.user_input.values import SelectionError, nearest
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -16,14 +16,14 @@ from expecttest import assert_expected_inline
 
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
-from gradconform.contract.explained import explained, explanations_of
-from gradconform.contract.explaining import explanations
+from gradconform.contract.explanation_file import explained, explanations_of
+from gradconform.contract.explanations import explanations
 from gradconform.contract.freezing import as_it_is, differences, freeze, traits_of_random_stages
 from gradconform.fixtures.digests import digest
 from gradconform.fixtures.programs import split_deferred
 from gradconform.fixtures.random_stages import TRAITS
 from gradconform.fixtures.stages import ZOO
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 from gradconform.version import CONTRACT_VERSION
 
 ContractOf = Callable[..., None]

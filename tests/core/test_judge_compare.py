@@ -11,7 +11,7 @@ from expecttest import assert_expected_inline
 from torch import Tensor
 
 from gradconform import tolerance
-from gradconform.judge.finding import Finding, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, error_ratios_in, findings_in
 from gradconform.judge.values import Known, compare
 from gradconform.trial.program import Action
 
@@ -24,7 +24,7 @@ def _factors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(got: object, expected: object, reference: Any = None) -> tuple[list[Finding], list[float]]:
     judged = list(compare("parameter gradient", "layers.0.weight", Action("W", 3), got, expected, reference))
-    return findings_in(judged), headrooms_in(judged)
+    return findings_in(judged), error_ratios_in(judged)
 
 
 def told(got: object, expected: object, reference: Any = None) -> str:
@@ -42,13 +42,13 @@ def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
 
 def test_the_numbers_of_a_finding_are_those_of_its_message() -> None:
     expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
-    (finding,), headrooms = findings(expected + 0.25, expected)
+    (finding,), error_ratios = findings(expected + 0.25, expected)
     assert finding.kind == "mismatch"
     assert finding.error == 0.25
     assert finding.bound == 8 * 2**-21
-    assert finding.headroom is not None
-    assert finding.headroom >= 0.25 / (8 * 2**-21)
-    assert headrooms == [finding.headroom]
+    assert finding.error_ratio is not None
+    assert finding.error_ratio >= 0.25 / (8 * 2**-21)
+    assert error_ratios == [finding.error_ratio]
 
 
 def test_none_in_place_of_a_tensor_is_missing() -> None:
@@ -88,9 +88,9 @@ def test_what_is_no_tensor_at_all_is_told_as_it_is() -> None:
     ids=["transposed", "flat", "extra dimension", "dtype", "device", "layout"],
 )
 def test_another_form_is_told_before_any_number(got: Tensor, kind: str, text: str) -> None:
-    (finding,), headrooms = findings(got, torch.ones(2, 3))
+    (finding,), error_ratios = findings(got, torch.ones(2, 3))
     assert (finding.kind, finding.text) == (kind, text)
-    assert headrooms == []
+    assert error_ratios == []
 
 
 def test_a_nan_in_the_wrong_place_is_told_apart_from_the_numbers() -> None:
@@ -150,18 +150,18 @@ def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
     assert [finding.kind for finding in found] == ["nonfinite"] * accused
 
 
-def test_what_is_bit_equal_has_a_headroom_of_zero_and_asks_for_no_reference() -> None:
+def test_what_is_bit_equal_has_an_error_ratio_of_zero_and_needs_no_reference() -> None:
     def reference() -> Known:
         pytest.fail("reference64 was computed for a gradient that is bit-equal")
 
     assert findings(torch.ones(3), torch.ones(3), reference) == ([], [0.0])
 
 
-def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_headroom() -> None:
+def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_error_ratio() -> None:
     truth = torch.tensor([1.0], dtype=torch.float64)
-    found, (headroom,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: Known(truth))
+    found, (error_ratio,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: Known(truth))
     assert not found
-    assert headroom == 0.0
+    assert error_ratio == 0.0
 
 
 def test_in_float64_plain_autograd_is_the_reference_whatever_reference64_says() -> None:

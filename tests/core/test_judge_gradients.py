@@ -19,7 +19,7 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.reference64 import References
 from gradconform.fixtures.inputs import Normal, SameAs
 from gradconform.fixtures.stages.case import StageCase
-from gradconform.judge.finding import Finding, findings_in, headrooms_in
+from gradconform.judge.finding import Finding, error_ratios_in, findings_in
 from gradconform.judge.gradients import gradients
 from gradconform.reference.autograd import AutogradAdapter, AutogradSession
 from gradconform.trial.materials import Materials
@@ -145,7 +145,7 @@ def off_by_one(grad: Tensor) -> Tensor:
 def test_plain_autograd_is_right_against_itself(program: str, options: dict[str, Any]) -> None:
     found, evidence = judged(AutogradAdapter(), program, **options)
     assert not found
-    assert set(headrooms_in(gradients(evidence))) == {0.0}
+    assert set(error_ratios_in(gradients(evidence))) == {0.0}
 
 
 def test_judging_changes_nothing_in_the_evidence_so_that_it_is_judged_alike_again() -> None:
@@ -296,10 +296,10 @@ def test_one_tensor_passed_twice_has_its_gradient_in_each_slot_or_summed_over_th
     assert (not found) == right
 
 
-def test_a_reading_that_is_not_taken_leaves_no_headroom() -> None:
+def test_a_reading_that_is_not_taken_leaves_no_error_ratio() -> None:
     found, evidence = judged(AutogradAdapter(), case=TWICE)
     assert not found
-    assert max(headrooms_in(gradients(evidence))) == 0.0
+    assert max(error_ratios_in(gradients(evidence))) == 0.0
 
 
 def test_what_is_no_tensor_in_a_slot_of_a_tensor_passed_twice_is_a_finding() -> None:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradconform.contract import checks_of
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.devices.device import denormals_as
 from gradconform.judge.kernel_results import difference
 from gradconform.judge.slopes import another_backward
-from gradconform.judge.terms import _absolute_terms
+from gradconform.judge.term_sizes import _absolute_terms
 from gradconform.trial.materials import Materials
 
 SUM = torch.ops.aten.sum.dim_IntList
@@ -103,7 +103,7 @@ def test_sparse_results_are_compared_by_value_and_reported_with_numbers() -> Non
     assert seen(func, args, near) is None
     said = seen(func, args, torch.eye(3).to_sparse())
     assert said is not None
-    assert said.beside("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
+    assert said.compared_with("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
 
 
 def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_denormals() -> None:
@@ -139,7 +139,7 @@ def test_parameters_on_one_memory_do_not_make_a_dropout_wrong(check: str) -> Non
 
 @pytest.mark.parametrize("check", ["split.gradients.mlp", "space.split.one-element-1", "full.gradients.dropout"])
 def test_what_draws_is_judged_where_tensors_show_no_address(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
-    monkeypatch.setattr(memory, "address_of", lambda _: None)
+    monkeypatch.setattr(tensor_facts, "address_of", lambda _: None)
     (trial,) = checks_of()[check].trials
     device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
     assert another_backward(device, cpu) is None

@@ -8,7 +8,7 @@ from expecttest import assert_expected_inline
 from gradconform import contract
 from gradconform.contract.check import Check
 from gradconform.contract.plan import make_plan
-from gradconform.naming import PROFILES, Profile, SelectionError
+from gradconform.user_input.values import PROFILES, Profile, SelectionError
 
 
 def check(name: str, profile: Profile) -> Check:

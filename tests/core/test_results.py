@@ -31,7 +31,9 @@ def result(status: str = "passed", level: str = "MUST", kind: str | None = None,
 
 def report(*results: Result, manifest: int | None = None, planned: int | None = None, strict: bool = False) -> Report:
     named = [
-        one if one.check != "full.gradients.mlp" else Result(**{**one.to_dict(), "check": f"full.gradients.s{index}"})
+        one
+        if one.check != "full.gradients.mlp"
+        else Result.from_dict({**one.to_dict(), "check": f"full.gradients.s{index}"})
         for index, one in enumerate(results)
     ]
     planned = len(named) if planned is None else planned
@@ -246,7 +248,7 @@ def test_the_report_is_the_json_that_the_schema_says() -> None:
 
 def test_json_has_no_nan() -> None:
     with pytest.raises(ValueError, match="Out of range float values"):
-        report(result(headroom=math.nan)).to_json()
+        report(result(error_ratio=math.nan)).to_json()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_a_number_is_told_as_json_can_hold_it(value: float | None, held: float |
 
 
 def test_a_result_is_read_back_as_it_was_written() -> None:
-    given = result("failed", kind="mismatch", headroom=3.5, bit_equal=False, findings=({"where": "input 0"},))
+    given = result("failed", kind="mismatch", error_ratio=3.5, bit_equal=False, findings=({"where": "input 0"},))
     assert Result.from_dict(json.loads(json.dumps(given.to_dict()))) == given
 
 

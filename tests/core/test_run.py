@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, UnsupportedError
 from gradconform.contract.check import Check
+from gradconform.coverage import coverage_of
 from gradconform.drive import driver
 from gradconform.drive.evidence import Evidence
-from gradconform.extent import extent
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.planned_stages import Plan, planned_case
 from gradconform.fixtures.stages.case import StageCase
@@ -133,7 +133,7 @@ def test_what_a_watch_raises_under_plain_autograd_is_an_error_of_the_kit(
 def test_what_is_right_passes_with_its_numbers() -> None:
     result = ran(ActingAdapter())
     assert result.status == "passed"
-    assert result.headroom == 0.0
+    assert result.error_ratio == 0.0
     assert result.bit_equal
     assert (result.device, result.dtype, result.level) == ("cpu", "float32", "MUST")
     assert result.requirement == "B MUST be right."
@@ -147,8 +147,8 @@ def test_what_is_wrong_fails_with_program_message_and_findings() -> None:
     assert result.message.splitlines()[0].startswith("program F0 B0")
     assert "input 0, after B0: worst at [" in result.message
     assert [finding["where"] for finding in result.findings] == ["input 0"]
-    assert result.headroom is not None
-    assert result.headroom > 1
+    assert result.error_ratio is not None
+    assert result.error_ratio > 1
     assert not result.bit_equal
 
 
@@ -190,9 +190,9 @@ def test_a_refusal_in_one_trial_hides_no_wrong_number_in_another(first: str) -> 
 
 def test_the_verdict_line_counts_what_a_session_refuses() -> None:
     results = [ran(ActingAdapter(act), check("F0 B0", WIDE)) for act in (lambda *_: None, on(11, refuse))]
-    told = extent(results)
-    assert (told.asked, told.refused, told.whole) == (2, 1, False)
-    assert told.left_out == "; 1 refused by UnsupportedError"
+    found = coverage_of(results)
+    assert (found.asked, found.refused, found.whole) == (2, 1, False)
+    assert found.left_out == "; 1 refused by UnsupportedError"
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])

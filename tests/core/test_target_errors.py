@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 from gradconform.target.resolve import resolve
 
 

@@ -30,7 +30,7 @@ def test_the_bound_is_twice_the_error_of_autograd_and_a_floor() -> None:
     assert judged.error == 5 * 2**-20
     assert judged.bound == 2 * 2**-20 + UNIT[torch.float32] * 8
     assert judged.worst == (1,)
-    assert judged.headroom == pytest.approx(
+    assert judged.error_ratio == pytest.approx(
         max(judged.error / judged.bound, 5 * 2**-20 / (2 * 2**-20 + UNIT[torch.float32] * math.sqrt(65)))
     )
 
@@ -43,7 +43,7 @@ def test_the_floor_alone_decides_where_autograd_is_exact(dtype: torch.dtype, *, 
     reference = None if dtype == torch.float64 else f64(1.0)
     judged = judge(got, torch.ones(1, dtype=dtype), reference, Partials())
     assert judged.passed == passes
-    assert judged.headroom == floors
+    assert judged.error_ratio == floors
 
 
 def test_the_scale_is_the_largest_partial_sum_met_not_the_result() -> None:
@@ -68,7 +68,7 @@ def test_terms_that_cancel_are_partial_sums_and_are_asked_for_only_where_the_rul
     assert not asked
     assert judged(90.0 * unit, 100.0).passed
     assert not judged(190.0 * unit, 100.0).passed
-    assert judged(190.0 * unit, 100.0).headroom == pytest.approx(1.9)
+    assert judged(190.0 * unit, 100.0).error_ratio == pytest.approx(1.9)
     assert len(asked) == 3
 
 
@@ -86,7 +86,7 @@ def test_many_small_errors_are_caught_by_the_mean_where_each_is_within_the_bound
     got[1:] += 2**-12
     judged = judge(got, reference.float(), reference, Partials())
     assert judged.error < judged.bound
-    assert judged.headroom > 1
+    assert judged.error_ratio > 1
     assert not judged.passed
 
 
@@ -113,7 +113,7 @@ def test_what_is_not_finite_in_autograd_does_not_count_and_does_not_spread() -> 
     nan, inf = math.nan, math.inf
     got, oracle = torch.tensor([nan, inf, -inf, 2.0]), torch.tensor([nan, inf, -inf, 2.0])
     judged = judge(got, oracle, f64(nan, inf, -inf, 2.0), Partials(peak=2.0, rms=2.0))
-    assert judged == Judgement(error=0.0, bound=UNIT[torch.float32] * 2, headroom=0.0, worst=(0,))
+    assert judged == Judgement(error=0.0, bound=UNIT[torch.float32] * 2, error_ratio=0.0, worst=(0,))
 
 
 def test_a_wrong_element_beside_a_nan_is_seen() -> None:
@@ -128,7 +128,7 @@ def test_where_everything_is_zero_only_zero_passes() -> None:
     zero = torch.zeros(3)
     assert judge(zero, zero, zero.double(), Partials()) == Judgement(0.0, 0.0, 0.0, (0,))
     judged = judge(torch.tensor([0.0, 1e-30, 0.0]), zero, zero.double(), Partials())
-    assert judged.headroom == sys.float_info.max
+    assert judged.error_ratio == sys.float_info.max
     assert not judged.passed
 
 

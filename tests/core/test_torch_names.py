@@ -29,7 +29,7 @@ from gradconform.reference.recomputed import recomputes
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.torch_releases import (
     accelerator,
-    composed,
+    composed_operations,
     deterministic,
     dispatch,
     edges,
@@ -70,7 +70,7 @@ APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.STATISTICS, accelerator.LOST, accelerator.SLEEP,
     dispatch.MODE, saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
-    composed.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
+    composed_operations.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
     operators.MODULES, *operators.CHANGED, node_hooks.BESIDE, products.LEVEL, products.MODES, storage.HAS_STORAGE,
 }  # fmt: skip
 
@@ -201,10 +201,10 @@ def test_a_torch_without_the_switch_sets_deterministic_algorithms_by_its_own_fun
 
 def test_a_torch_that_names_no_key_of_a_device_composes_no_operation(take_away: Callable[[Name], None]) -> None:
     celu, add = torch.ops.aten.celu.default, torch.ops.aten.add.Tensor
-    assert (composed.is_composed(celu, "cpu"), composed.is_composed(add, "cpu")) == (True, False)
-    assert composed.run_composed(celu, "cpu", torch.ones(2)).tolist() == [1.0, 1.0]
-    take_away(composed.KEY_OF)
-    assert not composed.is_composed(celu, "cpu")
+    assert (composed_operations.is_composed(celu, "cpu"), composed_operations.is_composed(add, "cpu")) == (True, False)
+    assert composed_operations.run_composed(celu, "cpu", torch.ones(2)).tolist() == [1.0, 1.0]
+    take_away(composed_operations.KEY_OF)
+    assert not composed_operations.is_composed(celu, "cpu")
 
 
 @pytest.mark.parametrize("gone", [operators.OPERATIONS, operators.MODULES], ids=["operations", "modules"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gradconform.judge.finding import Finding
-from gradconform.run.pieces import worst_first
+from gradconform.run.narrowing import worst_first
 
 
-def finding(where: str, action: str, headroom: float | None) -> Finding:
-    return Finding("mismatch" if headroom else "missing", where, action, "", headroom=headroom)
+def finding(where: str, action: str, error_ratio: float | None) -> Finding:
+    return Finding("mismatch" if error_ratio else "missing", where, action, "", error_ratio=error_ratio)
 
 
 def test_actions_keep_their_order_and_in_each_the_worst_comes_first() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from gradconform.devices import choice, probe
 from gradconform.devices.choice import Choice, choose, refuse_crowd
+from gradconform.devices.prepared import index_of, worker_number
 from gradconform.devices.probe import Line, Probe, Request
-from gradconform.devices.ready import index_of, worker_number
-from gradconform.naming import SelectionError, UnusableDeviceError
+from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
 WORKS = dict.fromkeys(("float64", "float32", "bfloat16", "float16"), "")
 NO_DOUBLE = {**WORKS, "float64": "float64 on npu:0 raised TypeError: none here"}
@@ -58,7 +58,7 @@ def test_nothing_is_asked_where_the_cpu_alone_is_named(found: Any) -> None:
         (device, dtype) for device in ("cpu", "cpu:0") for dtype in ("float32", "float64", "bfloat16", "float16")
     )
     assert asked == []
-    assert choose(["cpu"]).told is None
+    assert choose(["cpu"]).as_json is None
 
 
 def test_a_type_is_one_device_and_an_asterisk_is_every_index(found: Any) -> None:

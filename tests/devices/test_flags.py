@@ -10,9 +10,9 @@ import torch
 import gradconform
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import VALUES, flags_named, flags_set
-from gradconform.drive.surroundings import settings
-from gradconform.naming import SelectionError
+from gradconform.drive.process_state import settings
 from gradconform.reference.autograd import AutogradAdapter
+from gradconform.user_input.values import SelectionError
 
 
 def numbers() -> dict[str, Any]:

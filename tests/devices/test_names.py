@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradconform.devices.names import device_names
-from gradconform.naming import SelectionError
+from gradconform.user_input.values import SelectionError
 
 
 def test_commas_separate_names_and_each_counts_once() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gradconform.naming import SelectionError
 from gradconform.report.device_verdict import standing_of_devices
 from gradconform.results import Report, Result
 from gradconform.run.run import check_stage_backward
+from gradconform.user_input.values import SelectionError
 
 from .planted import (
     planted,

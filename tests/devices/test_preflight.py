@@ -31,7 +31,7 @@ from gradconform.devices.preflight import (
     view_writes_through,
 )
 from gradconform.devices.probe import Request, WrongAnswerError
-from gradconform.devices.questions import probe_here
+from gradconform.devices.probe_questions import probe_here
 
 CPU = Device("cpu")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.devices.probe import Probe, Request, probe_all, probe_apart
-from gradconform.naming import SelectionError
+from gradconform.devices.probe import Probe, Request, probe_all, probe_in_process
+from gradconform.user_input.values import SelectionError
 
 #: A type that torch knows and no build here has a backend for, so that its object alone answers.
 ODD = "fpga"
@@ -60,7 +60,7 @@ def test_a_device_that_hangs_when_it_is_asked_is_told(
     asked = tmp_path / "asked"
     hanging = plugin(tmp_path, "hangs", f"import pathlib, time; pathlib.Path({str(asked)!r}).touch(); time.sleep(1e6)")
     hour_passes_when_there_is(asked)
-    (probe,) = probe_apart(Request(type=ODD, plugins=(hanging,))).probes
+    (probe,) = probe_in_process(Request(type=ODD, plugins=(hanging,))).probes
     limit = "did not return within 600 s (GRADCONFORM_PROBE_SECONDS sets the limit)"
     assert probe.reason == f"device_count() of {ODD} {limit}"
 
@@ -95,7 +95,7 @@ abacus.to_host = fragile
 """,
         encoding="utf-8",
     )
-    (probe,) = probe_apart(Request(type="abacus", plugins=("fragile",))).probes
+    (probe,) = probe_in_process(Request(type="abacus", plugins=("fragile",))).probes
     assert probe.reason is None
     assert {name for name, problem in probe.dtypes.items() if not problem} == {
         "float64", "float32", "complex64", "complex128",
@@ -110,7 +110,7 @@ abacus.to_host = fragile
 def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
     with pytest.raises(SelectionError, match=": expected seconds, such as "):
-        probe_apart(Request(type="npu"))
+        probe_in_process(Request(type="npu"))
 
 
 #: How a device ends the process when a fact is read, the number of processes that its probe needs, and what it hides.
@@ -130,7 +130,7 @@ def test_a_fact_that_ends_the_process_is_hidden_and_only_open_questions_need_ano
     started = abacus / "started"
     code = f"import os, abacus, torch\nopen({str(started)!r}, 'a').write('.')\n{statement}\n"
     (abacus / "ending.py").write_text(code, encoding="utf-8")
-    (probe,) = probe_apart(Request(type="abacus", plugins=("ending",))).probes
+    (probe,) = probe_in_process(Request(type="abacus", plugins=("ending",))).probes
     assert (probe.reason, probe.hides) == (None, hidden)
     assert probe.ends_where_a_backward_raises
     assert started.read_text(encoding="utf-8") == "." * processes

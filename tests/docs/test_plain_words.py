@@ -14,9 +14,9 @@ from expecttest import assert_expected_inline
 
 from gradconform import contract
 from gradconform.cli.arguments import COMMANDS, parser
-from gradconform.contract.explaining import LETTERS
+from gradconform.contract.explanations import LETTERS
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
-from gradconform.contract.space.elsewhere import ELSEWHERE
+from gradconform.contract.space.uncovered import UNCOVERED
 from gradconform.diagnosis.cause import Mistake
 from gradconform.reading.report import schema
 from gradconform.reference.faults import FAULTS
@@ -45,8 +45,8 @@ class Corpus:
 def space() -> list[str]:
     """Return every text of the page of the space that stands in a table."""
     dimensions = {one.name: one for some in DIMENSIONS.values() for one in some}.values()
-    values = [value.said for one in dimensions for value in one.values]
-    features = [text for one in ELSEWHERE for text in (one.what, one.because)]
+    values = [value.phrase for one in dimensions for value in one.values]
+    features = [text for one in UNCOVERED for text in (one.what, one.because)]
     return [*(one.says for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import gradconform
 from gradconform.devices.names import DTYPE_NAMES
-from gradconform.naming import PROFILES
 from gradconform.plugins.pytest import fixtures, hookspec
 from gradconform.results import STATUSES
+from gradconform.user_input.values import PROFILES
 
 if sys.version_info >= (3, 11):
     import tomllib

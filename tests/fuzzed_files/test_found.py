@@ -14,8 +14,8 @@ import pytest
 
 from gradconform.bundle.archive import unpacked
 from gradconform.cli import main
-from gradconform.naming import SelectionError
 from gradconform.run.options import RunOptions
+from gradconform.user_input.values import SelectionError
 
 from .damage import archive
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gradconform.kit_files import kit_sha256
+from gradconform.files.kit_files import kit_sha256
 
 if TYPE_CHECKING:
     from conftest import Environment
@@ -61,7 +61,9 @@ def test_the_installed_package_is_typed_and_has_its_data(installed: Environment)
 
 
 def test_an_installed_kit_knows_its_own_hashes_and_sees_a_file_that_was_altered(from_wheel: Environment) -> None:
-    ask = "from gradconform.kit_files import altered_since_installation as a, kit_sha256; print(kit_sha256(), a())"
+    ask = (
+        "from gradconform.files.kit_files import altered_since_installation as a, kit_sha256; print(kit_sha256(), a())"
+    )
     digest, altered = from_wheel.run("python", "-c", ask).stdout.split(maxsplit=1)
     assert altered.strip() == "[]"
     assert digest == kit_sha256(), "installed from a wheel or from the checkout, the kit is the same"

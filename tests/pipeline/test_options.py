@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gradconform.cli.arguments import parser
-from gradconform.naming import SelectionError
 from gradconform.pipeline.cases import SCENARIOS, cases_of
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
+from gradconform.user_input.values import SelectionError
 
 
 def told(options: dict[str, Any], *results: Result, target: str = "torch") -> Report:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gradconform.devices.device import Device
-from gradconform.naming import SelectionError
-from gradconform.pipeline.host_copies import HOST_COPIES
+from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.placement import backend_for
+from gradconform.user_input.values import SelectionError
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.launch import Machines, _Ranks
-from gradconform.pipeline.starts import Start
+from gradconform.pipeline.start_folder import Start
 from gradconform.process.worker import Exit, Worker
 
 CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
@@ -66,7 +66,10 @@ def processes(folder: Path) -> dict[int, str]:
             except OSError:
                 continue
             if f"TMPDIR={folder / 'tmp'}".encode() in variables:
-                parts = {b"gradconform.pipeline.rank": "keeper", b"gradconform.pipeline.launcher:launch": "launcher"}
+                parts = {
+                    b"gradconform.pipeline.rank_keeper": "keeper",
+                    b"gradconform.pipeline.launcher:launch": "launcher",
+                }
                 found |= {int(entry.name): (part, begun_by) for word, part in parts.items() if word in words}
     keepers = {one for one, (part, _) in found.items() if part == "keeper"}
     return {one: "rank" if begun_by in keepers else part for one, (part, begun_by) in found.items()}
@@ -158,7 +161,7 @@ def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_
 
 
 def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_path: Path) -> None:
-    words = ["-X", "importtime", "-m", "gradconform.pipeline.rank", "keep", str(tmp_path), "1", "2"]
+    words = ["-X", "importtime", "-m", "gradconform.pipeline.rank_keeper", "keep", str(tmp_path), "1", "2"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
     assert "gradconform.process.serving" in done.stderr
@@ -169,7 +172,7 @@ KEEPER = """
 import os, signal, sys
 from pathlib import Path
 from gradconform.pipeline import rank
-from gradconform.pipeline.starts import Start
+from gradconform.pipeline.start_folder import Start
 
 rank._PROCESS = "os"  # nothing slow
 rank.run = lambda start: exec(sys.argv[2 + int(os.environ["RANK"])])

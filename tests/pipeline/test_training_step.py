@@ -22,9 +22,9 @@ from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.schedule import of_rows
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.training_step import model
+from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
-from gradconform.pipeline.training_step.lower import lowered, name_of
 from gradconform.pipeline.training_step.model import CALLS, counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
 from gradconform.pipeline.training_step.oracle import run_plain

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import NONFINITE
 from gradconform.pipeline.cases import cases_of
-from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark
+from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark, read_outcomes
 from gradconform.pipeline.training_step.composition import step_cases
-from gradconform.pipeline.verdicts import Ended, Verdict, beside_torch, charged, of_split, verdict_on
+from gradconform.pipeline.verdicts import Ended, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_on
 
 GLOO = "rank 1 raised RuntimeError: Pair is not connected ([127.0.0.1]:{port}$1 <--> [none]) at the start of the case"
 
@@ -24,6 +25,14 @@ STEP = step_cases("quick")[0]
 def raised(port: int) -> Verdict:
     result = CASE.result("cpu", "float32", status="failed", kind="error", message="raised")
     return Verdict(result=result, how="raised", where=GLOO.format(port=port))
+
+
+def test_an_outcome_is_read_as_it_was_written_with_the_numbers_of_its_findings(tmp_path: Path) -> None:
+    cause = Cause(Mistake.SCALED, factors=(0.5,))
+    finding = Finding("mismatch", "rank 0, input 0", "0B0", "worst at [0]", 2.0, 1e-6, 2e6, cause)
+    outcome = Outcome(case=CASE.id, rank=0, findings=(finding,), error_ratio=2e6, bit_equal=False)
+    (tmp_path / "0.jsonl").write_text(outcome.to_line(), encoding="utf-8")
+    assert list(read_outcomes(tmp_path / "0.jsonl")) == [outcome]
 
 
 def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> None:
@@ -62,7 +71,7 @@ def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_th
     assert (noted.action, noted.inside, read_mark(tmp_path / "mark").inside) == ("0F0", True, False)
     told = "RuntimeError: each parameter stands there twice", "RuntimeError: Connection closed by peer"
     outcomes = [
-        Outcome(case=STEP.id, rank=rank, raised=f"Traceback\n{text}", told=text, at=float(rank))
+        Outcome(case=STEP.id, rank=rank, raised=f"Traceback\n{text}", cause=text, at=float(rank))
         for rank, text in enumerate(told)
     ]
     marks = {0: noted, 1: replace(noted, action="act 3 (train)")}
@@ -130,5 +139,5 @@ def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is
 
 def test_what_torch_is_without_the_right_split_stands_beside_what_it_is_with_it() -> None:
     passed = shown().result
-    assert beside_torch(passed, raised(1)).as_it_is == "failed"
-    assert beside_torch(passed, None) == passed
+    assert compared_with_unchanged_torch(passed, raised(1)).as_it_is == "failed"
+    assert compared_with_unchanged_torch(passed, None) == passed

@@ -24,8 +24,8 @@ def test_a_report():
     gradconform.check_stage_backward("torch", checks="property.mixed.02").raise_if_failed()
 
 def test_a_defect_of_the_kit(monkeypatch):
-    import gradconform.drive.own_stage
-    monkeypatch.setattr("gradconform.drive.own_stage.AutogradAdapter", object)
+    import gradconform.drive.user_stage
+    monkeypatch.setattr("gradconform.drive.user_stage.AutogradAdapter", object)
     gradconform.autograd_gradients(torch.nn.ReLU(), torch.ones(3), torch.ones(3))
 """
 
@@ -40,7 +40,7 @@ def shown(pytester: pytest.Pytester, *options: str) -> dict[str, str]:
 
 
 def test_a_failure_shows_no_line_of_the_kit(pytester: pytest.Pytester) -> None:
-    kit = ("own_stage.py:", "matching.py:", "items.py:", "run.py:", "results.py:")
+    kit = ("user_stage.py:", "matching.py:", "items.py:", "run.py:", "results.py:")
     found = shown(pytester)
     defect = found.pop("a_defect_of_the_kit")
     assert [(name, file) for name, text in found.items() for file in kit if file in text] == []
@@ -50,11 +50,11 @@ def test_a_failure_shows_no_line_of_the_kit(pytester: pytest.Pytester) -> None:
     assert "check = <check property.mixed.02[cpu-float32]>" in found["a_failed_check"]
     assert "ContractRun(" not in found["a_failed_check"]
     assert "gradconform.NonConformingError: torch does not conform, by 1 check" in found["a_report"]
-    assert "own_stage.py:" in defect
+    assert "user_stage.py:" in defect
 
 
 def test_full_trace_shows_them(pytester: pytest.Pytester) -> None:
-    assert "own_stage.py:" in shown(pytester, "--full-trace")["a_wrong_use"]
+    assert "user_stage.py:" in shown(pytester, "--full-trace")["a_wrong_use"]
 
 
 def test_what_is_not_claimed_is_one_line_per_capability(pytester: pytest.Pytester) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 
 Judge = Callable[..., pytest.RunResult]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.reading.recorded import read_run
-from gradconform.records import RecordsError
+from gradconform.files.records import RecordsError
+from gradconform.reading.record_file import read_run
 from gradconform.run.execution import RecordFile
 
 #: See conftest.py.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradconform.option_words import DEFAULT_SEED
 from gradconform.plugins.pytest.option_names import OPTIONS
+from gradconform.user_input.option_help import DEFAULT_SEED
 
 Judge = Callable[..., pytest.RunResult]
 

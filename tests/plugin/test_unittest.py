@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gradconform.naming import SelectionError
 from gradconform.plugins.unittest import conformance_case, instantiate
 from gradconform.plugins.unittest.cases import CheckNotJudgedError, Conformance
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradAdapter
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
+from gradconform.user_input.values import SelectionError
 
 
 def outcome(made: type[unittest.TestCase]) -> tuple[unittest.TestResult, str]:

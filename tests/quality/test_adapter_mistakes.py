@@ -11,6 +11,7 @@ import pytest
 from torch.distributed.pipelining import PipelineStage
 
 from gradconform import check_stage_backward
+from gradconform.drive import adapter_mistake
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
 from gradconform.target import functions
@@ -163,3 +164,7 @@ def test_a_shipped_adapter_makes_no_mistake_with_what_it_does_not_claim(name: st
     report = check_stage_backward(name, checks=checks, probe=True)
     assert {result.status for result in report.results} == {"unsupported"}
     assert all("tried, and refused" in result.message for result in report.results)
+
+
+def test_the_files_that_watch_a_device_exist() -> None:
+    assert [path for path in adapter_mistake._WATCHING if not path.is_file()] == []

@@ -15,7 +15,7 @@ from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.faults.alterations import every_grad, target
 from gradconform.results import Report
-from gradconform.selftest.subject import VALUES, told_cause
+from gradconform.selftest.subject import VALUES, reported_cause
 
 #: Half a millionth, as another processor's rounding writes it too.
 FIVE = r"(4\.\d+|5(\.\d+)?)e-07"
@@ -244,7 +244,7 @@ def test_a_message_on_a_fault_says_its_cause(name: str) -> None:
     undone = [one["mistake"]["text"] for result in report for one in result.undone]
     told = "\n".join([*(result.message for result in report), *undone])
     assert re.search(SAID[name], told), told
-    assert told_cause(report, fault)["said"], told
+    assert reported_cause(report, fault)["said"], told
     assert "the diagnosis failed" not in told
 
 

@@ -9,7 +9,7 @@ import pytest
 from gradconform import contract
 from gradconform.contract.space.checks import ROWS
 from gradconform.contract.space.dimensions import DIMENSIONS
-from gradconform.contract.space.put_back import special
+from gradconform.contract.space.reset import non_default_values
 from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.results import Report
@@ -29,9 +29,11 @@ def judged(fault: Fault, checks: Iterable[str]) -> Report:
 
 
 def rows_of(fault: Fault) -> list[str]:
-    """Return the rows that have a value of the fault, those with fewest parameters and least that is special first."""
+    """Return the rows that have a value of the fault, those with fewest parameters and fewest other values first."""
     found = {check: row for check, (_, row) in ROWS.items() if row.get(str(fault.dimension)) in fault.values}
-    return sorted(found, key=lambda check: ("many-parameters" in found[check].values(), len(special(check) or ())))
+    return sorted(
+        found, key=lambda check: ("many-parameters" in found[check].values(), len(non_default_values(check) or ()))
+    )
 
 
 def rows_without(fault: Fault) -> list[str]:

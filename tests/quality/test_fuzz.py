@@ -11,7 +11,7 @@ from gradconform.drive.observation import Raised
 from gradconform.fixtures.random_stages import SeededChoices, recipe_of
 from gradconform.fuzz.campaign import Campaign, run_campaign
 from gradconform.fuzz.hunt import BlobError, Hunt, from_blob, key_of, to_blob
-from gradconform.judge import whole
+from gradconform.judge import all_requirements
 from gradconform.judge.finding import Finding, Kind
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
@@ -71,9 +71,9 @@ def test_a_random_trial_finds_what_only_passed_tensors_and_lists_show(name: str)
     field = PASSED[str(fault.dimension)]
     runner = Runner(fault.make(), device=torch.device("cpu"), dtype=torch.float32)
     drawn = (draw_trial(SeededChoices(seed), runner.target.capabilities) for seed in range(400))
-    found = next(trial for trial in drawn if getattr(trial, field) and runner.findings(trial, whole))
+    found = next(trial for trial in drawn if getattr(trial, field) and runner.findings(trial, all_requirements))
     usual = replace(found, **{field: type(getattr(found, field))()})
-    assert not runner.findings(usual, whole)
+    assert not runner.findings(usual, all_requirements)
     assert from_blob(to_blob(found)) == found
 
 
@@ -83,9 +83,9 @@ def test_a_random_trial_finds_what_only_passed_tensors_and_lists_show(name: str)
 def test_a_random_trial_finds_what_only_a_forward_without_backward_shows(name: str, word: str) -> None:
     runner = Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32)
     drawn = (draw_trial(SeededChoices(seed), runner.target.capabilities) for seed in range(400))
-    found = next(trial for trial in drawn if word in trial.program and runner.findings(trial, whole))
+    found = next(trial for trial in drawn if word in trial.program and runner.findings(trial, all_requirements))
     usual = replace(found, program=write(action for action in found.actions if action.kind != word))
-    assert not runner.findings(usual, whole)
+    assert not runner.findings(usual, all_requirements)
 
 
 def test_findings_are_of_one_key_by_their_values_whatever_their_words() -> None:

@@ -43,7 +43,7 @@ def test_a_headline_says_what_its_finding_says(
 ) -> None:
     report = judge(FAULTS[fault].make(), checks=(checks,))
     (cause,) = by_cause(report.failures)
-    assert cause.said == headline
+    assert cause.symptom == headline
     assert {str(one["text"]).partition(",")[0] for result in cause.results for one in result.findings} == {finding}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from gradconform.named_stages.named import stages_of
 from gradconform.results import Report
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 
 Judge = Callable[..., Report]
 

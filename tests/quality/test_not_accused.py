@@ -100,10 +100,10 @@ def test_a_weight_pass_that_returns_nothing_claims_no_result() -> None:
         )
 
 
-def test_a_check_that_passes_by_another_reading_tells_no_headroom_of_the_first() -> None:
+def test_a_check_that_passes_by_another_reading_tells_no_error_ratio_of_the_first() -> None:
     report = judged(functions(stage_backward_weight=returns_its_own), "state.weight_result.*")
     assert [result.status for result in report.results] == ["passed"] * 3
-    assert all((result.headroom or 0.0) <= 1.0 for result in report.results)
+    assert all((result.error_ratio or 0.0) <= 1.0 for result in report.results)
 
 
 class LossInBackward(AutogradSession):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gradconform.contract.beside import ALL
+from gradconform.contract.extra_ids import ALL
 from gradconform.contract.on_operation import asked_of, unlike_first
 from gradconform.fixtures.inputs import draw_arguments
 from gradconform.fixtures.operations.cases import Judgeable, judgeable

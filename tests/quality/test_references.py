@@ -18,10 +18,10 @@ Judge = Callable[..., Report]
 def test_what_is_known_right_conforms(target: str, dtype: str, judge: Judge) -> None:
     report = judge(target, dtype=dtype, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []
-    assert report.extent is not None
+    assert report.coverage is not None
     # torch has no complex numbers of bfloat16.
-    left = {"bfloat16": report.extent.impossible}.get(dtype, 0)
-    assert report.extent == replace(report.extent, withheld={}, refused=0, impossible=left, lacks=())
+    left = {"bfloat16": report.coverage.impossible}.get(dtype, 0)
+    assert report.coverage == replace(report.coverage, withheld={}, refused=0, impossible=left, lacks=())
     assert report.verdict == ("conforms in part" if left else "conforms")
     # Neither may be spared: only what no dtype, or no adapter of this kind, can do is left out.
     lists = sum("lists" in check.needs for check in contract.checks_of().values() if check.profile != "full")

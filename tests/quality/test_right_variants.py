@@ -53,7 +53,7 @@ def assert_clean(report: Report, at_least: int = 500) -> None:
 
 def assert_conforms(report: Report) -> None:
     assert_clean(report)
-    # What is withheld by name takes from the extent of the verdict, and accuses nobody.
+    # What is withheld by name takes from the coverage of the verdict, and accuses nobody.
     assert report.verdict in {"conforms", "conforms in part"} or report.lacks
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
-from gradconform.naming import SelectionError
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
 from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all, subject
+from gradconform.user_input.values import SelectionError
 
 PLANTED = """
 import os

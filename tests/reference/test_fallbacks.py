@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
+from gradconform.reference.parameter_uses import Reason
 from gradconform.reference.split import stage_backward_input, stage_backward_weight
-from gradconform.reference.uses import Reason
 from gradconform.trees import as_tuple
 
 WIDTH = 4

@@ -9,7 +9,7 @@ from gradconform.contract import checks_of
 from gradconform.reference import autograd
 from gradconform.replay import comparison, standalone
 from gradconform.replay.folding import Folding, unparsed
-from gradconform.replay.known import known as known_of
+from gradconform.replay.known_values import known as known_of
 from gradconform.replay.script import Replayed
 from gradconform.target import functions, session
 from gradconform.target.resolve import resolve

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gradconform import contract
-from gradconform.devices import memory
+from gradconform.devices import tensor_facts
 from gradconform.fixtures.random_stages.recipe import RecipeModule
-from gradconform.reference import gradients, graph_shape, recomputed, split, use_plan, uses, weight_pass
+from gradconform.reference import gradients, graph_shape, parameter_uses, recomputed, split, use_plan, weight_pass
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
@@ -74,8 +74,8 @@ def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list
 
 #: The modules of the correct split, and what it has of the kit.
 OF_THE_SPLIT = (
-    split, edges, engine, gradients, graph_shape, memory, names, node_hooks, products, recomputed, saved, storage,
-    use_plan, uses, weight_pass,
+    split, edges, engine, gradients, graph_shape, tensor_facts, names, node_hooks, products, recomputed, saved, storage,
+    use_plan, parameter_uses, weight_pass,
 )  # fmt: skip
 
 #: How a package that has nothing of the kit writes that.

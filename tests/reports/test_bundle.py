@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 
-from gradconform import kit_files
 from gradconform.bundle.archive import NAMES, ArchiveError, Sources, bundle_files, packed, unpacked
 from gradconform.bundle.verifying import reasons_against
 from gradconform.cli import main
-from gradconform.records import as_line, finished, header_of
+from gradconform.files import kit_files
+from gradconform.files.records import as_line, finished, header_of
 from gradconform.results import Report
 from gradconform.waivers.waiver import read_waivers
 
@@ -264,7 +264,7 @@ def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys:
     withheld = "accumulate.stage.two-outputs"
     changes = {
         SHOULD: {"status": "failed", "kind": "changed"},
-        withheld: {"status": "unsupported", "unclaimed": ("multi_output",), "headroom": None, "bit_equal": None},
+        withheld: {"status": "unsupported", "unclaimed": ("multi_output",), "error_ratio": None, "bit_equal": None},
     }
     results = [replace(result, **changes.get(result.check, {})) for result in whole]
     Path("bundle.zip").write_bytes(packed(files_of(replace(whole, results=results))))

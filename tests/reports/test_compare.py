@@ -64,8 +64,8 @@ CHANGES: list[tuple[str, Change, dict[str, list[str]], bool]] = [
     ("no result", lambda new: without(new, MLP), {"lost": [MLP], "newly_not_run": [MLP]}, True),
     ("a failure that is lost", lambda new: without(new, TIED), {"lost": [TIED], "newly_not_run": [TIED]}, True),
     ("waived", lambda new: changed(new, TIED, status="waived"), {"newly_waived": [TIED]}, False),
-    ("a larger error", lambda new: changed(new, MLP, headroom=0.2), {"headroom_drift": [MLP]}, False),
-    ("a larger error below the floor", lambda new: changed(new, MLP, headroom=0.09), {}, False),
+    ("a larger error", lambda new: changed(new, MLP, error_ratio=0.2), {"headroom_drift": [MLP]}, False),
+    ("a larger error below the floor", lambda new: changed(new, MLP, error_ratio=0.09), {}, False),
     ("slower", lambda new: changed(new, MLP, duration_s=9.0), {"slower": [MLP]}, False),
     ("slower below the floor", lambda new: changed(new, MLP, duration_s=0.19), {}, False),
 ]
@@ -75,7 +75,7 @@ CHANGES: list[tuple[str, Change, dict[str, list[str]], bool]] = [
 def test_each_change_is_told_and_only_what_is_worse_decides(
     real: Report, change: Change, found: dict[str, list[str]], *, worse: bool
 ) -> None:
-    base = changed(real, MLP, headroom=0.0, duration_s=0.01)
+    base = changed(real, MLP, error_ratio=0.0, duration_s=0.01)
     comparison = compare(base, change(base))
     told = {name: checks for name, checks in names(comparison).items() if name != "failures"}
     assert told == found
@@ -93,8 +93,8 @@ def test_a_check_that_was_lost_is_none_of_an_intersection(real: Report) -> None:
 
 
 def test_the_factors_are_those_that_are_asked_for(real: Report) -> None:
-    base = changed(real, MLP, headroom=0.1, duration_s=1.0)
-    new = changed(real, MLP, headroom=0.35, duration_s=3.5)
+    base = changed(real, MLP, error_ratio=0.1, duration_s=1.0)
+    new = changed(real, MLP, error_ratio=0.35, duration_s=3.5)
     assert {"headroom_drift", "slower"} <= set(names(compare(base, new)))
     assert not {"headroom_drift", "slower"} & set(names(compare(base, new, headroom_factor=4, slower_factor=4)))
 

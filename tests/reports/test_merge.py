@@ -13,12 +13,12 @@ from gradconform import contract
 from gradconform.cli import main
 from gradconform.contract.plan import make_plan
 from gradconform.contract.shard import Shard, ShardError
-from gradconform.naming import SelectionError
 from gradconform.reading.merging import MergeError, merge
 from gradconform.reading.report import read_report
 from gradconform.results import Report
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run, check_stage_backward
+from gradconform.user_input.values import SelectionError
 
 CHECKS = contract.checks_of()
 

@@ -114,7 +114,7 @@ def test_a_mistake_is_reported_under_what_its_smallest_check_shows(judged: Judge
     (cause,) = causes(judged("reverses-inputs", checks=("split.loss.integer-input", "accumulate.reused_input.*")))
     assert cause.smallest.check == "accumulate.reused_input.two-inputs-split"
     assert cause.smallest.findings[0]["kind"] == "shape"
-    assert cause.said == "after I, an input gradient has a wrong shape"
+    assert cause.symptom == "after I, an input gradient has a wrong shape"
 
 
 def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> None:

@@ -26,7 +26,7 @@ def result(check: str = "ops.full.sin", **values: Any) -> Result:
         "requirement": "B MUST",
         **values,
     }
-    return Result(check=check, message="", headroom=None, duration_s=0.0, **given)
+    return Result(check=check, message="", error_ratio=None, duration_s=0.0, **given)
 
 
 def report_of(*results: Result) -> Report:

@@ -261,13 +261,13 @@ def test_a_schedule_of_ones_own_has_no_command_and_its_own_program(real: Report)
     assert 'class="program"' not in report_page(replace(real, extra=("mine",), results=[cut]))
 
 
-def test_headroom_is_told_by_range_and_status_with_the_longest_bar_for_most(real: Report) -> None:
-    compared = [result for result in real.results if result.headroom is not None]
+def test_errors_are_counted_by_range_and_status_with_the_longest_bar_for_most(real: Report) -> None:
+    compared = [result for result in real.results if result.error_ratio is not None]
     page = report_page(real)
     section = page.partition('id="headroom"')[2].partition("</section>")[0]
     assert "<svg" not in page
     assert "cpu float32: checks by largest error" in section
-    exact = sum(result.headroom == 0.0 and result.status == "passed" for result in compared)
+    exact = sum(result.error_ratio == 0.0 and result.status == "passed" for result in compared)
     assert f'style="width:70.0%"></i>{exact}</td>' in section
 
 
@@ -292,7 +292,7 @@ def test_waivers_are_told_with_what_they_met(real: Report) -> None:
 
 def test_device_faults_and_what_could_not_be_judged_stand_apart(real: Report) -> None:
     one, two, *_ = real.results
-    blank: dict[str, Any] = {"status": "error", "findings": (), "headroom": None}
+    blank: dict[str, Any] = {"status": "error", "findings": (), "error_ratio": None}
     results = [
         replace(one, **blank, kind="device", message="plain autograd on dev is wrong in aten::mm"),
         replace(two, **blank, kind="adapter", message="the pre-flight failed: no gradient"),

@@ -123,9 +123,9 @@ def test_a_page_sorts_both_ways_and_by_verdict_what_failed_is_first(opened: webd
     find(opened, "[data-sort=verdict]").click()
     assert {statuses[check] for check in shown(opened)[:failed]} == {"failed"}
     find(opened, "[data-sort=headroom]").click()
-    headrooms = {r.check: -1.0 if r.headroom is None else float(f"{r.headroom:.2g}") for r in real.results}
-    assert len(set(headrooms.values())) > 1
-    assert [headrooms[check] for check in shown(opened)] == sorted(headrooms.values(), reverse=True)
+    error_ratios = {r.check: -1.0 if r.error_ratio is None else float(f"{r.error_ratio:.2g}") for r in real.results}
+    assert len(set(error_ratios.values())) > 1
+    assert [error_ratios[check] for check in shown(opened)] == sorted(error_ratios.values(), reverse=True)
     button = find(opened, "[data-sort=duration]")
     button.click()
     longest = {result.check: as_shown(result.duration_s) for result in real.results}

@@ -13,21 +13,21 @@ from jsonschema import Draft202012Validator
 import gradconform.reading
 from gradconform import results
 from gradconform.contract import check
+from gradconform.coverage import Coverage, Lack
 from gradconform.devices import environment
 from gradconform.devices.dtypes import DTYPES
 from gradconform.diagnosis import cause
-from gradconform.extent import Extent, Lack
 from gradconform.judge import finding
-from gradconform.naming import PROFILES
 from gradconform.reading.report import read_report, schema
 from gradconform.results import Report, Result
+from gradconform.user_input.values import PROFILES
 
 SCHEMA = schema()
 PARTS = SCHEMA["$defs"]
 
 
 def names(kind: type) -> set[str]:
-    return {field.name for field in fields(kind)}
+    return {results.JSON_NAMES.get(field.name, field.name) for field in fields(kind)}
 
 
 def test_it_is_a_schema_and_published_with_the_kit() -> None:
@@ -58,7 +58,7 @@ def test_every_object_says_all_that_may_stand_in_it() -> None:
         (PARTS["finding"], names(finding.Finding)),
         (PARTS["environment"], {*environment.environment(), "tolerances_changed"}),
         (PARTS["summary"], {"manifest", "planned", "ran", *results.STATUSES, "failed_should"}),
-        (PARTS["extent"], names(Extent)),
+        (PARTS["extent"], names(Coverage)),
         (PARTS["lack"], names(Lack)),
         (
             SCHEMA,

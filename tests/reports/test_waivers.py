@@ -256,10 +256,10 @@ def full(real: Report) -> Report:
 
 
 def test_an_entry_that_met_nothing_in_a_full_run_is_an_error(full: Report) -> None:
-    assert (full.verdict, full.idle_waivers, full.exit_code) == ("conforms", [1], 2)
-    assert replace(full, profile="standard").idle_waivers == []
+    assert (full.verdict, full.unused_waivers, full.exit_code) == ("conforms", [1], 2)
+    assert replace(full, profile="standard").unused_waivers == []
     assert replace(full, profile="standard").exit_code == 0
-    assert replace(full, manifest=full.manifest + 1).idle_waivers == []
+    assert replace(full, manifest=full.manifest + 1).unused_waivers == []
 
 
 def test_one_command_writes_a_complete_file(
@@ -300,8 +300,8 @@ def test_what_failed_in_another_way_has_met_its_entry(full: Report) -> None:
     failed = next(result for result in full.results if result.status == "waived")
     others = [replace(result, status="passed", waiver=None) for result in full.results if result is not failed]
     met = replace(full, results=[*others, replace(failed, status="failed", waiver=None)])
-    assert met.idle_waivers == [1]
-    assert replace(full, results=[*others, replace(failed, status="unsupported", waiver=None)]).idle_waivers == [0, 1]
+    assert met.unused_waivers == [1]
+    assert replace(full, results=[*others, replace(failed, status="unsupported", waiver=None)]).unused_waivers == [0, 1]
 
 
 def test_add_writes_what_is_to_be_filled_in_and_nothing_twice(

@@ -46,7 +46,7 @@ gradconform.judge.values.compare.__code__ = (lambda *_, **__: iter(())).__code__
     ),
     "a result": (
         """
-from gradconform.clause import Clause
+from gradconform.requirements.clause import Clause
 result = Clause.result
 Clause.result = lambda self, device, dtype, findings=(), **_: result(self, device, dtype)
 """,
@@ -185,7 +185,7 @@ def test_under_pytest_the_last_check_tells_and_the_report_has_nothing_that_count
 def test_every_canary_is_judged_as_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Result] = []
     watching = Guard()
-    watching.tell = told.append
+    watching.report_result = told.append
     assert watching.look() is None
     assert [result.check for result in told] == [UNCHANGED, *BACKWARDS]
     assert [name.partition(".")[2] for name in BACKWARDS] == list(EDITS)

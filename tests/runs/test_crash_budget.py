@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gradconform.cli.progress import Crashes
-from gradconform.naming import SelectionError
 from gradconform.reading.report import read_report
 from gradconform.report.sentences import against_manifest
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
+from gradconform.user_input.values import SelectionError
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]
@@ -131,6 +131,6 @@ def test_nothing_is_said_where_no_check_ended_its_process() -> None:
     assert against_manifest(report).endswith("ran; 1 planned but not run")
     crashes = Crashes(20)
     crashes.add(result())
-    assert crashes.told == ""
+    assert crashes.text == ""
     crashes.add(result(ended="hang", duration_s=61.4))
-    assert crashes.told == ", crashed or hung 1 of 20 times (61 s lost)"
+    assert crashes.text == ", crashed or hung 1 of 20 times (61 s lost)"

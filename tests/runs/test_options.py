@@ -15,13 +15,13 @@ from gradconform.cli import main
 from gradconform.cli.arguments import parser
 from gradconform.cli.run import options_of, resumed_options
 from gradconform.contract import frozen
-from gradconform.naming import LARGEST_SEED, SelectionError
-from gradconform.reading.recorded import RecordedRun
+from gradconform.files.records import Header
+from gradconform.reading.record_file import RecordedRun
 from gradconform.reading.report import read_report
-from gradconform.records import Header
 from gradconform.report.sentences import options_of as replayed
 from gradconform.results import Report
 from gradconform.run.options import OPTIONS, RunOptions
+from gradconform.user_input.values import LARGEST_SEED, SelectionError
 
 #: A value of each option that is not its default, as a user types it: an option without one fails the tests.
 TYPED: dict[str, Any] = {

@@ -69,7 +69,7 @@ ASKED = ("reference-split", "--device-plugin", "unstable", "--operation", "erf,s
 def as_values(asked: on_operation.OnOperations) -> list[Any]:
     """Return what tells one plan from another."""
     cases = [(check.id, repr(trial.stages)) for check in asked.checks for trial in check.trials]
-    return [cases, asked.told, asked.nodes, asked.left_out]
+    return [cases, asked.description, asked.nodes, asked.left_out]
 
 
 def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

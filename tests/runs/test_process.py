@@ -57,7 +57,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
 
 def end_of(worker: Worker) -> Any:
     with closing(worker):
-        *_, end = worker.told()
+        *_, end = worker.messages()
     return end
 
 
@@ -65,7 +65,7 @@ def test_orders_of_any_size_are_answered_and_a_closed_process_is_gone(start: Cal
     with closing(start("echo")) as worker:
         long = {"text": "x" * 1_000_000}
         worker.send(long)
-        told = worker.told()
+        told = worker.messages()
         assert [next(told), next(told)] == [{"first": 1}, long]
     assert list(worker.listen()) == [Exit(code=-signal.SIGKILL)]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gradconform.reading.recorded import read_run
-from gradconform.records import Header, RecordsError, as_line, finished, started
+from gradconform.files.records import Header, RecordsError, as_line, finished, started
+from gradconform.reading.record_file import read_run
 from gradconform.results import Place, Result
 from gradconform.run.execution import RecordFile
 
@@ -186,7 +186,7 @@ def test_a_path_that_cannot_be_written_is_refused_when_it_is_opened(tmp_path: Pa
 def test_what_reports_is_imported_without_torch() -> None:
     script = """
 import sys
-import gradconform.records, gradconform.run.execution, gradconform.results
+import gradconform.files.records, gradconform.run.execution, gradconform.results
 import gradconform.report.terminal, gradconform.cli.progress
 assert "torch" not in sys.modules
 """

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gradconform.cli import main
-from gradconform.reading.recorded import read_run
+from gradconform.reading.record_file import read_run
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]

@@ -12,9 +12,9 @@ import pytest
 
 from gradconform.devices.choice import choose
 from gradconform.exits import EXIT_ENVIRONMENT, RunStoppedError
-from gradconform.records import differing
+from gradconform.files.records import differing
 from gradconform.run.options import RunOptions
-from gradconform.workers.isolated import IsolatedRun
+from gradconform.workers.isolated_run import IsolatedRun
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]

@@ -12,7 +12,7 @@ import pytest
 
 from gradconform.cli import main
 from gradconform.fixtures.schedules import RECORDED, recorded
-from gradconform.pipeline.extra import run_extra
+from gradconform.pipeline.extra_checks import run_extra
 from gradconform.pipeline.schedule_text import Rows, ScheduleText
 from gradconform.pipeline.schedule_text.checks import checks_of
 from gradconform.plugins.adapters.torch_runtime import TorchScheduleText

@@ -11,13 +11,13 @@ from gradconform import contract
 from gradconform.contract.space.checks import in_words
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.draft import draft_of
-from gradconform.contract.space.elsewhere import ELSEWHERE
 from gradconform.contract.space.rows import TRIPLES, drawn, frozen_rows, made_anew
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
+from gradconform.contract.space.uncovered import UNCOVERED
+from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import allowed
 from gradconform.covering.rows import named, text
 from gradconform.covering.space import Space, covered
-from gradconform.extent import AREA_SHARE
 from gradconform.report.space_page import space_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "space.md"
@@ -136,7 +136,7 @@ def test_the_page_in_docs_is_current() -> None:
 
 def test_what_no_row_has_is_tried_by_the_checks_that_are_named() -> None:
     checks = contract.checks_of()
-    globs = [pattern for one in ELSEWHERE for pattern in one.checks]
+    globs = [pattern for one in UNCOVERED for pattern in one.checks]
     assert [pattern for pattern in globs if not fnmatch.filter(checks, pattern)] == []
 
 

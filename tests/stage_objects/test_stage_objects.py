@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.cli import main
-from gradconform.pipeline.extra import run_extra
+from gradconform.pipeline.extra_checks import run_extra
 from gradconform.pipeline.stage_objects import DwBuilder, StageObject
 from gradconform.pipeline.stage_objects.chain import Subject
 from gradconform.pipeline.stage_objects.checks import CHECKS

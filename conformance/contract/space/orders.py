@@ -64,8 +64,8 @@ def program_of(  # noqa: PLR0913 (a program's parts)
     for between in BETWEEN[steps]:
         actions += [*parse(between), *parse(ORDERS[order](1))]
     actions += parse("finish") if finish or again else ()
-    told = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
-    return write(both for action in told for both in _on_stages(action, beside=beside))
+    reported = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
+    return write(both for action in reported for both in _on_stages(action, beside=beside))
 
 
 def _with_caller(action: Action, does: str) -> Iterator[Action]:

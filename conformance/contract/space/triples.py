@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from gradconform.coverage import AREA_SHARE
 from gradconform.covering.dimension import Dimension
 from gradconform.covering.space import Placed, Space, Together, Words, covered, in_order
-from gradconform.extent import AREA_SHARE
 
 from .dimensions import CONSTRAINTS
 
@@ -30,7 +30,7 @@ _SEED = 1
 def beyond(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> list[Words]:
     """Return rows that cover, with ``rows``, :data:`SHARE` of the possible triples of values.
 
-    Of all rows together, at most :data:`~gradconform.extent.AREA_SHARE` require any one claim of many values.
+    Of all rows together, at most :data:`~gradconform.coverage.AREA_SHARE` require any one claim of many values.
     """
     space = Space(dimensions, CONSTRAINTS)
     can = set(space.possible(3))

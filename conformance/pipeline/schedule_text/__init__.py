@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast
 
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.schedule_text"

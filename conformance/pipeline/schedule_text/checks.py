@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gradconform.adapter import UnsupportedError
-from gradconform.clause import Clause
 from gradconform.fixtures.schedules import Schedule
 from gradconform.fixtures.schedules.order import ScheduledAction, placed_actions
 from gradconform.judge.finding import Finding, Judged
-from gradconform.pipeline.extra import Judge, check
+from gradconform.pipeline.extra_checks import Judge, check
+from gradconform.requirements.clause import Clause
 
 from . import ScheduleText
 from .lowered import problems

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from gradconform.target.finding import TargetError
+from gradconform.target.lookup import TargetError
 from gradconform.target.resolve import load_registered
 
 ENTRY_POINTS = "gradconform.pipeline.stage_objects"

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError
-from gradconform.clause import Clause, register
 from gradconform.judge.finding import Finding, Judged
-from gradconform.pipeline.extra import Judge, check
+from gradconform.pipeline.extra_checks import Judge, check
 from gradconform.pipeline.whole_model import NUMBERS, ROWS
 from gradconform.reference.deferred_linear import DeferredLinear, WeightGradStore
-from gradconform.swapping import swap
+from gradconform.requirements.clause import Clause, register
+from gradconform.target.layer_swap import swap
 
 from . import DwBuilder, StageObject
 from .chain import MICROBATCHES, Subject, against_whole, run_chain

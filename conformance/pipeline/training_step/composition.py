@@ -10,12 +10,12 @@ from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
-from gradconform.clause import Clause
 from gradconform.covering.rows import named
 from gradconform.covering.search import array
 from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
+from gradconform.requirements.clause import Clause
 from gradconform.runtime import DataParallel, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
@@ -133,8 +133,8 @@ def step_cases(profile: str) -> tuple[StepCase, ...]:
 
 
 def _case(name: str, row: Words) -> StepCase:
-    said = [one.value(word).said for one, word in zip(DIMENSIONS, row, strict=True) if word != one.values[0].word]
-    with_ = f", with {'; '.join(said)}" if said else ""
+    phrases = [one.value(word).phrase for one, word in zip(DIMENSIONS, row, strict=True) if word != one.values[0].word]
+    with_ = f", with {'; '.join(phrases)}" if phrases else ""
     return StepCase(
         id=f"step.{name}",
         level="MUST",

@@ -33,7 +33,7 @@ class Replicas:
         self.first = spec.pipeline_rank * self.count
         self.group = _groups(len(spec.placement), self.count)[spec.pipeline_rank]
 
-    def _told(self, mine: Any) -> list[Any]:
+    def _gathered(self, mine: Any) -> list[Any]:
         """Return the value of each rank with the same stages, in their order."""
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, mine, group=self.group)
@@ -41,7 +41,7 @@ class Replicas:
 
     def whole(self, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
         """Return copies of whole tensors by name; if the ranks hold different tensors, the local one is returned."""
-        forms = self._told({name: _form(value) for name, value in kept.items()})
+        forms = self._gathered({name: _form(value) for name, value in kept.items()})
         found: dict[str, Tensor | None] = {}
         for name, value in sorted(kept.items()):
             alike = all(form.get(name) == forms[0].get(name) for form in forms)
@@ -57,16 +57,16 @@ class Replicas:
     def _of_shards(self, shard: Shard) -> Tensor:
         """Return the whole tensor; for a part on several ranks, the copy of the nearest rank is used."""
         part = part_of(shard)
-        told = self._told(replace(part, value=part.value.cpu()))
-        return put_together(told[place] for place in nearest_last(self.spec)).to(part.value.device)
+        reported = self._gathered(replace(part, value=part.value.cpu()))
+        return put_together(reported[place] for place in nearest_last(self.spec)).to(part.value.device)
 
     def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         """Return gradients that differ between this replica's tensor ranks as the others' sum in float64."""
         if self.tensor_ranks == 1:
             return {}
         first = self.replica * self.tensor_ranks
-        told = self._told({name: grad.cpu() for name, grad in grads.items() if grad is not None})
-        own = told[first : first + self.tensor_ranks]
+        reported = self._gathered({name: grad.cpu() for name, grad in grads.items() if grad is not None})
+        own = reported[first : first + self.tensor_ranks]
         return {
             name: torch.stack([some[name].double() for some in own]).sum(0) - grad.double()
             for name, grad in own[self.tensor_rank].items()
@@ -77,9 +77,9 @@ class Replicas:
     def unlike(self, label: str, tensors: Mapping[Sort, Mapping[str, Tensor | None]]) -> Iterator[Finding]:
         """Yield the tensors that are not bit-equal to those of the first rank with the same stages."""
         mine = {(sort, name): _digest(value) for sort, named in tensors.items() for name, value in named.items()}
-        told = self._told(mine)
+        reported = self._gathered(mine)
         for (sort, name), digest in mine.items():
-            if digest != told[0].get((sort, name)):
+            if digest != reported[0].get((sort, name)):
                 stage, _, own = name.partition(".")
                 who = "replicas" if self.tensor_ranks == 1 else "ranks with the same stage"
                 text = f"{who} differ: this is not bit for bit what rank {self.first} has"

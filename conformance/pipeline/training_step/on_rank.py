@@ -14,12 +14,12 @@ from gradconform.adapter import UnsupportedError
 from gradconform.drive.watches import copy_of
 from gradconform.judge.finding import Finding, Judged
 from gradconform.judge.values import compare
-from gradconform.naming import count
 from gradconform.pipeline.whole_model import given
 from gradconform.reference.runtime import LOWER
 from gradconform.results import Sort
 from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, RuntimeSession, StepSpec
 from gradconform.tolerance import Partials, floor_factor
+from gradconform.user_input.values import count
 
 from .causes import Causes
 from .composition import Act, Composition
@@ -136,7 +136,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
     session: RuntimeSession, stages: Mapping[int, nn.Module], composition: Composition, place: Place,
     replicas: Replicas, plain: PlainRun, moved: PlainRun, wide: PlainRun,
 ) -> Judged:  # fmt: skip
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     held: Mapping[str, int] = {}
     for number, act in enumerate(composition.steps):
         label = composition.labels[number]
@@ -153,14 +153,14 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
             seen.held = session.held()
         seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
-        yield from _first_seen(_elsewhere(seen, label, place.device), told)
+        yield from _first_seen(_elsewhere(seen, label, place.device), reported)
         seen = _on_cpu(seen)
         others = replicas.of_others(seen.grads)
         # Each micro-batch's share rounds as the stages do; otherwise its sum could not be recognised.
         summed = wide if composition.precision == "unmixed" else plain
         causes = Causes(composition, replicas.replica, summed, number, replicas.tensor_rank, others)
         judge = _Judge(label, replicas, plain.acts[number], wide.acts[number], moved.acts[number], causes)
-        yield from _first_seen(judge.judged(seen), told)
+        yield from _first_seen(judge.judged(seen), reported)
         if act == "train":
             yield from _grown(seen.held, held, label)
             held = held or seen.held
@@ -224,13 +224,13 @@ def _on_cpu(seen: _Seen) -> _Seen:
     )
 
 
-def _first_seen(judged: Judged, told: set[tuple[str, str]]) -> Judged:
+def _first_seen(judged: Judged, reported: set[tuple[str, str]]) -> Judged:
     """Yield only the first finding of each wrong tensor: later ones are consequences."""
     for seen in judged:
         if isinstance(seen, Finding):
-            if (seen.sort, seen.where) in told:
+            if (seen.sort, seen.where) in reported:
                 continue
-            told.add((seen.sort, seen.where))
+            reported.add((seen.sort, seen.where))
         yield seen
 
 

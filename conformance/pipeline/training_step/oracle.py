@@ -14,8 +14,8 @@ from gradconform.reference.runtime import LOWER
 from gradconform.runtime import Batch, scale_auxiliary
 from gradconform.tolerance import Partials
 
+from .bfloat16_stages import lowered, name_of
 from .composition import Act, Composition
-from .lower import lowered, name_of
 from .model import counts, loss_of, make_batch, make_stages, tied_names
 
 #: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from gradconform.naming import nearest
-from gradconform.process.serving import Orders, Tell
+from gradconform.process.serving import Orders, Send
 from gradconform.runtime import Runtime
-from gradconform.target.finding import Named, TargetError, registered
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.loading import load
+from gradconform.target.lookup import Named, TargetError, registered
 from gradconform.target.resolve import load_registered, registered_targets, resolve
+from gradconform.user_input.values import nearest
 
 from .composition import words_of
 from .dimensions import DIMENSIONS
@@ -65,7 +65,7 @@ def runtime_or_none(target: str) -> Runtime | None:
     return _runtime(target, found() if isinstance(found, type) else found)
 
 
-def tell_what_runs(orders: Orders, tell: Tell) -> None:
+def describe_runtime(orders: Orders, send: Send) -> None:
     """Inspect one target in a separate process: report whether it is a ``runtime``, and how it is ``described``.
 
     With ``steps``, it also reports the claims, of the target or of torch's runtime with the target's functions. Without
@@ -76,7 +76,7 @@ def tell_what_runs(orders: Orders, tell: Tell) -> None:
     runtime = runtime_or_none(text) if order["steps"] else None
     if runtime is not None:
         described = {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
-        tell({"runtime": True, "described": described, "claims": _claims_of(runtime)})
+        send({"runtime": True, "described": described, "claims": _claims_of(runtime)})
         return
     target = resolve(text)
     if not isinstance(target.adapter, FunctionsAdapter):
@@ -84,7 +84,7 @@ def tell_what_runs(orders: Orders, tell: Tell) -> None:
         msg = f"target {text!r} is an adapter; a pipeline requires {takes}, which its PipelineStage calls"
         raise TargetError(msg)
     claims = _claims_of(runtime_named(TORCH)) if order["steps"] else {}
-    tell({"runtime": False, "described": target.described(), "claims": claims})
+    send({"runtime": False, "described": target.described(), "claims": claims})
 
 
 def _claims_of(runtime: Runtime) -> dict[str, list[str]]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from string import ascii_uppercase
 from typing import Any
 
-from gradconform.naming import count
 from gradconform.reading.comparison import Comparison, compare, surroundings
-from gradconform.report import probed, sections, sentences
-from gradconform.report.comparison import TOLD
+from gradconform.report import probed_devices, sections, sentences
+from gradconform.report.comparison import HEADINGS
 from gradconform.report.device_verdict import is_of_devices, standing_of_devices
 from gradconform.report.lines import Line
-from gradconform.results import STATUSES, Report
+from gradconform.results import STATUSES, Report, Result
+from gradconform.user_input.values import count
 
-from .headroom import headroom_by_cell
 from .rendering import render
-from .rows import Row, Tally, anchor, areas_by_cell, rows_of, tallies, told_of
-from .topics import commands_again, is_told_once, listing_of
+from .rows import Row, Tally, anchor, areas_by_cell, cell_of, reported_result, rows_of, tallies
+from .topics import commands_again, is_shown_once, listing_of
 
 #: Markdown lists a cause's check ids up to this number, else only the count: CI job summaries are limited.
 _LISTED = 50
@@ -28,9 +29,9 @@ _LISTED = 50
 def report_page(report: Report) -> str:
     """Return the report as one HTML page, which needs no other file and no network."""
     rows = rows_of([report])
-    told = _of_one(report)
-    told["sections"] = _below(told["headline"], told["sections"])
-    return render("report.html.j2", **told, **_listed(rows), plots=headroom_by_cell(report.results))
+    reported = _of_one(report)
+    reported["sections"] = _below(reported["headline"], reported["sections"])
+    return render("report.html.j2", **reported, **_listed(rows), plots=error_ranges_by_cell(report.results))
 
 
 def _below(headline: Sequence[Line], found: Sequence[sections.Section]) -> list[sections.Section]:
@@ -48,7 +49,7 @@ def _listed(rows: Sequence[Row]) -> dict[str, Any]:
         "listing": listing_of(rows),
         "several": len({row.cell for row in rows}) > 1,
         "again": commands_again(rows),
-        "is_told_once": is_told_once,
+        "is_shown_once": is_shown_once,
         "statuses": statuses,
         "anchor": anchor,
     }
@@ -68,9 +69,9 @@ def _of_one(report: Report) -> dict[str, Any]:
         "manifest": sentences.against_manifest(report),
         "numbers": (*sentences.torch_untested(report), *sentences.numerics(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
-        "told": partial(told_of, report),
-        "devices": probed.devices(report),
-        "left_out": probed.left_out(report),
+        "reported": partial(reported_result, report),
+        "devices": probed_devices.devices(report),
+        "left_out": probed_devices.left_out(report),
         "waivers": sections.waivers(report),
         "counts": {status: report.summary[status] for status in STATUSES},
         "areas": areas_by_cell(report.results),
@@ -89,14 +90,14 @@ def _headline(report: Report) -> list[Line]:
     """Return the verdict, or the verdict on each device and the operations to fix there."""
     if not is_of_devices(report):
         return [Line(sentences.verdict(report), sentences.tone(report))]
-    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_mend(report).items)]
+    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_fix(report).items)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One of the runs, its letter on the page, and the page's text on it.
 
-    ``compared`` holds the changes from the first run and ``told`` the same as counts; ``counts`` has each status
+    ``compared`` holds the changes from the first run and ``reported`` the same as counts; ``counts`` has each status
     present.
     """
 
@@ -108,12 +109,12 @@ class Run:
     tone: str
     counts: dict[str, int]
     made: tuple[str, ...]
-    told: str
+    reported: str
 
 
 def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
     changed = {} if compared is None else compared.counts
-    told = "; ".join(f"{heading}: {changed[name]}" for name, (heading, _) in TOLD.items() if changed.get(name))
+    reported = "; ".join(f"{heading}: {changed[name]}" for name, (heading, _) in HEADINGS.items() if changed.get(name))
     return Run(
         letter=letter,
         report=report,
@@ -123,7 +124,7 @@ def _run(letter: str, report: Report, compared: Comparison | None) -> Run:
         tone=sentences.tone(report),
         counts={status: report.summary[status] for status in STATUSES if report.summary[status]},
         made=sentences.made(report),
-        told=told if compared else "the others are compared with this one",
+        reported=reported if compared else "the others are compared with this one",
     )
 
 
@@ -162,7 +163,7 @@ def _letter(number: int) -> str:
 
 def runs_page(runs: SideBySide) -> str:
     """Return one HTML page with the runs side by side; it needs no other file and no network."""
-    return render("runs.html.j2", **_of_several(runs), **_listed(runs.rows), changes=TOLD)
+    return render("runs.html.j2", **_of_several(runs), **_listed(runs.rows), changes=HEADINGS)
 
 
 def runs_markdown(runs: SideBySide) -> str:
@@ -184,7 +185,61 @@ def _of_several(runs: SideBySide) -> dict[str, Any]:
 
 def _areas(runs: SideBySide) -> list[tuple[str, str, list[Tally]]]:
     """Return area, device and dtype, and one tally per run."""
-    columns = zip(*(row.told for row in runs.rows), strict=True)
-    each = [tallies(told.result for told in column if told) for column in columns]
+    columns = zip(*(row.reported for row in runs.rows), strict=True)
+    each = [tallies(reported.result for reported in column if reported) for column in columns]
     keys = sorted({key for found in each for key in found})
     return [(*key, [found.get(key, Tally(*key)) for found in each]) for key in keys]
+
+
+#: Upper ends of the ranges after the first one, which holds checks that are bit-equal to plain autograd.
+_ENDS = (0.01, 0.1, 1.0, 10.0, 1e3, 1e6)
+_NAMES = ("0", "to 0.01", "to 0.1", "to 1", "to 10", "to 1e3", "to 1e6", "above")
+
+#: The statuses that a range separates.
+_SERIES = ("passed", "failed", "otherwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The checks whose largest error is in one range, by status; ``bound``: the last range that may pass."""
+
+    name: str
+    counts: Mapping[str, int]
+    bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRanges:
+    """All ranges on one device in one dtype; ``series`` are the statuses present, ``most`` is the longest bar."""
+
+    cell: str
+    series: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    most: int
+
+
+def error_ranges_by_cell(results: Sequence[Result]) -> list[ErrorRanges]:
+    """Return the checks counted by their largest error, for each device and dtype on which the run compared values."""
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.error_ratio is not None:
+            grouped.setdefault(cell_of(result), []).append(result)
+    return [_error_ranges(cell, found) for cell, found in grouped.items()]
+
+
+def _error_ranges(cell: str, results: Sequence[Result]) -> ErrorRanges:
+    counts = Counter((_range(result), _series(result)) for result in results)
+    series = tuple(name for name in _SERIES if any(one == name for _, one in counts))
+    ranges = tuple(
+        Range(name, {one: counts[position, one] for one in series}, bound=name == "to 1")
+        for position, name in enumerate(_NAMES)
+    )
+    return ErrorRanges(cell, series, ranges, max(counts.values()))
+
+
+def _range(result: Result) -> int:
+    return 0 if not result.error_ratio else 1 + bisect_left(_ENDS, result.error_ratio)
+
+
+def _series(result: Result) -> str:
+    return result.status if result.status in _SERIES else "otherwise"

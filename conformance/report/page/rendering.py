@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from gradconform.results import STATUSES
-from gradconform.sinks import Markdown, fenced, for_html_in_markdown, for_markdown, printable
+from gradconform.text.escaping import Markdown, fenced, for_html_in_markdown, for_markdown, printable
 from gradconform.version import KIT_VERSION
 
 _TEMPLATES = Path(__file__).with_name("templates")

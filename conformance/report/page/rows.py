@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradconform.contract.frozen import frozen
-from gradconform.finding_text import finding_line
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.results import STATUSES, Place, Report, Result
+from gradconform.text.findings import finding_line
 from gradconform.trial.program import ProgramError, parse, without_programs
 
 
@@ -29,7 +29,7 @@ class Program:
         return " ".join(filter(None, (self.before, self.wrong, self.after)))
 
 
-def programs_told(programs: Iterable[str], actions: Sequence[str]) -> tuple[Program, ...]:
+def marked_programs(programs: Iterable[str], actions: Sequence[str]) -> tuple[Program, ...]:
     """Return each program with its first wrong action; ``actions`` are those of the findings, in order.
 
     A report does not name the program of a finding, so every program that has the action is marked.
@@ -52,7 +52,7 @@ _QUIET = frozenset({"passed", "unsupported", "not_run"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReportedResult:
     """One run's record of one check: the result, the commands that reproduce it, and its programs."""
 
     result: Result
@@ -81,7 +81,7 @@ class Told:
         return sum(bool(program.wrong) for program in self.programs) > 1
 
     @property
-    def elsewhere(self) -> str | None:
+    def action_outside(self) -> str | None:
         """Return the first wrong action if no program has it: a program's end, or an incomplete program."""
         first = next((str(finding["action"]) for finding in self.result.findings if finding["action"]), None)
         return None if any(program.wrong for program in self.programs) else first
@@ -99,26 +99,26 @@ def _reason(finding: Mapping[str, Any]) -> str:
     return finding_line(finding).removeprefix(_without_reason(finding))
 
 
-def told_of(report: Report, result: Result) -> Told:
+def reported_result(report: Report, result: Result) -> ReportedResult:
     """Return a run's record of one of its results."""
     actions: list[Any] = [finding["action"] for finding in result.findings]
-    return Told(
+    return ReportedResult(
         result=result,
         command=command_again(report, result),
         script=command_of_script(report, result),
-        programs=programs_told(programs_of(report, result), actions),
+        programs=marked_programs(programs_of(report, result), actions),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One check on one device and dtype; ``told`` has one entry per run, None for a run without a result."""
+    """One check on one device and dtype; ``reported`` has one entry per run, None for a run without a result."""
 
     place: Place
     level: str
     requirement: str
     severity: int
-    told: tuple[Told | None, ...]
+    reported: tuple[ReportedResult | None, ...]
 
     @property
     def id(self) -> str:
@@ -133,23 +133,30 @@ class Row:
     @property
     def results(self) -> list[Result]:
         """Return the results of all runs that have one."""
-        return [told.result for told in self.told if told is not None]
+        return [reported.result for reported in self.reported if reported is not None]
 
     @property
     def statuses(self) -> list[str]:
         """Return the statuses in the runs, each once; ``absent`` means no result."""
-        return list(dict.fromkeys("absent" if told is None else told.result.status for told in self.told))
+        return list(
+            dict.fromkeys("absent" if reported is None else reported.result.status for reported in self.reported)
+        )
 
     @property
     def differs(self) -> bool:
         """Whether the runs differ in status or in the kind of failure."""
-        kinds = {None if told is None else (told.result.status, told.result.kind) for told in self.told}
+        kinds = {
+            None if reported is None else (reported.result.status, reported.result.kind) for reported in self.reported
+        }
         return len(kinds) > 1
 
     @property
     def programs(self) -> tuple[str, ...]:
         """Return the programs of the first run that has any."""
-        return next((tuple(p.text for p in told.programs) for told in self.told if told and told.programs), ())
+        return next(
+            (tuple(p.text for p in reported.programs) for reported in self.reported if reported and reported.programs),
+            (),
+        )
 
     @property
     def quiet(self) -> bool:
@@ -178,7 +185,7 @@ def _row(place: Place, reports: Sequence[Report], each: Sequence[Mapping[Place, 
         level=found[0].level,
         requirement=found[0].requirement,
         severity=min(map(_severity, found)),
-        told=tuple(None if result is None else told_of(report, result) for report, result in pairs),
+        reported=tuple(None if result is None else reported_result(report, result) for report, result in pairs),
     )
 
 
@@ -207,7 +214,7 @@ class Tally:
     decided: bool = False
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """Return all counts except passed: ``2 failed, 1 unsupported``; empty if all passed."""
         names = (status for status in STATUSES if status != "passed" and self.counts[status])
         return ", ".join(f"{self.counts[status]} {status.replace('_', ' ')}" for status in names)

@@ -12,7 +12,7 @@ from gradconform.contract.space.dimensions import DIMENSIONS
 from gradconform.report.clauses import clause_of
 from gradconform.results import STATUSES
 
-from .rows import Row, Told, area_of
+from .rows import ReportedResult, Row, area_of
 
 #: The placeholder for a check's id in a command that serves many checks.
 CHECK = "CHECK"
@@ -74,21 +74,21 @@ def _described(rows: Iterable[Row]) -> dict[str, str]:
 
 #: The area whose rows are planned from values that have one word each.
 _SPACE = "space"
-_WORDS = {one.said: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
-_SAID = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
+_WORDS = {one.phrase: one.word for dimensions in DIMENSIONS.values() for each in dimensions for one in each.values}
+_PHRASES = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=len, reverse=True))})(?=[;,.]|$)")
 
 
 def _planned(rows: Iterable[Row]) -> dict[str, str]:
     """Return the meanings of the planned values that appear in some row."""
     of_space = (row.requirement for row in rows if row.quiet and area_of(row.place.check) == _SPACE)
-    met = {said for requirement in of_space for said in _SAID.findall(requirement)}
-    return {word: said for said, word in _WORDS.items() if said in met}
+    met = {phrase for requirement in of_space for phrase in _PHRASES.findall(requirement)}
+    return {word: phrase for phrase, word in _WORDS.items() if phrase in met}
 
 
 def _shortened(row: Row, text: str, meanings: Mapping[str, str]) -> str:
     """Return a row's text with names only, for meanings that are printed once for all rows."""
     if area_of(row.place.check) == _SPACE:
-        text = _SAID.sub(lambda found: _WORDS[found[0]], text)
+        text = _PHRASES.sub(lambda found: _WORDS[found[0]], text)
     text = _MEANING.sub(
         lambda found: found["name"] if meanings.get(found["name"]) == found["meaning"] else found[0], text
     )
@@ -138,16 +138,16 @@ def commands_again(rows: Sequence[Row]) -> list[Again]:
     """Return the command of most quiet rows of each run and cell, with :data:`CHECK` in place of the id."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for row in rows:
-        for run, told in enumerate(row.told):
-            if told is not None and row.quiet and told.command is not None:
-                found.setdefault((run, row.cell), Counter())[_pattern(told)] += 1
+        for run, reported in enumerate(row.reported):
+            if reported is not None and row.quiet and reported.command is not None:
+                found.setdefault((run, row.cell), Counter())[_pattern(reported)] += 1
     return [Again(*place, patterns.most_common(1)[0][0]) for place, patterns in found.items()]
 
 
-def _pattern(told: Told) -> str:
-    return f" {told.command} ".replace(f" {told.result.check} ", f" {CHECK} ", 1).strip()
+def _pattern(reported: ReportedResult) -> str:
+    return f" {reported.command} ".replace(f" {reported.result.check} ", f" {CHECK} ", 1).strip()
 
 
-def is_told_once(told: Told, run: int, cell: str, again: Iterable[Again]) -> bool:
+def is_shown_once(reported: ReportedResult, run: int, cell: str, again: Iterable[Again]) -> bool:
     """Return whether a shared command also serves this result."""
-    return any((one.run, one.cell) == (run, cell) and one.command == _pattern(told) for one in again)
+    return any((one.run, one.cell) == (run, cell) and one.command == _pattern(reported) for one in again)

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from gradconform.kit_files import cache_folder
+from gradconform.files.kit_files import cache_folder
 from gradconform.torch_releases import private_use
 from gradconform.torch_releases.names import require
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gradconform.naming import nearest
 from gradconform.torch_releases.private_use import has_kernel
+from gradconform.user_input.values import nearest
 
 PREFIX = "SIMX_"
 MOST_DEVICES = 16

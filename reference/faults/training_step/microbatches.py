@@ -205,8 +205,8 @@ class PaddingCounted(PlainSession):
 class LossesReversed(PlainSession):
     """Returns the losses of micro-batches in the order of the backward."""
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        told = super().told(losses)
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().reported_losses(losses)
         return told and told[::-1]
 
 
@@ -214,8 +214,8 @@ class LossesReversed(PlainSession):
 class MeanLossTold(PlainSession):
     """Returns one loss for the step."""
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        told = super().told(losses)
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().reported_losses(losses)
         return told and [torch.stack(told).mean()]
 
 

@@ -57,8 +57,8 @@ class LastLeftOut(PlainSession):
     def chunks(self, batch: Batch) -> list[Batch]:
         return super().chunks(batch)[:-1]
 
-    def told(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        told = super().told(losses)
+    def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
+        told = super().reported_losses(losses)
         return told and [*told, told[-1]] if len(losses) < self.spec.microbatches else told
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.drive.operation_log import number_beside
+from gradconform.drive.operation_log import number_tensor
 from gradconform.fixtures.stages import ZOO
 from gradconform.plugins.devices import simx
 from gradconform.reference import split
@@ -330,6 +330,6 @@ def test_a_fall_back_with_a_number_among_its_tensors_is_judged() -> None:
     ],
 )
 def test_a_number_in_a_fall_back_changes_no_dtype(beside: torch.Tensor, number: float, dtype: torch.dtype) -> None:
-    made = number_beside([beside, number], number)
+    made = number_tensor([beside, number], number)
     assert made.dtype is dtype
     assert (beside + made).dtype is (beside + number).dtype

@@ -1,0 +1,14 @@
+"""The file formats of a report, by the option that names the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gradconform.report.junit import junit
+from gradconform.report.page import pages
+from gradconform.report.skip_list import skip_list
+from gradconform.results import Report
+
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "html": pages.report_page, "markdown": pages.report_markdown, "junit": junit, "skip_list": skip_list,
+}  # fmt: skip

@@ -1,0 +1,51 @@
+"""Queries to targets before the run, in separate processes: a target may hang or crash there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from gradconform.devices.probe import time_limit
+from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError
+from gradconform.process.orphans import Orphans
+from gradconform.process.wait_notices import waiting
+from gradconform.process.worker import Exit, Worker
+
+
+def query_target(work: str, target: str, **given: Any) -> dict[str, Any]:
+    """Return the first message of ``work``, ``module:function``, on a target; its child processes end with it.
+
+    Raises :class:`~gradconform.exits.RunRefusedError` with the reason for a refusal, or how its process ended.
+    """
+    wait = waiting(f"importing target {target!r}", time_limit())
+    with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
+        worker.expect(time_limit())
+        said = next(worker.messages())
+    if isinstance(said, Exit):
+        raise RunRefusedError(_ended(target, said), EXIT_ENVIRONMENT)
+    return dict(said)
+
+
+def _ended(target: str, said: Exit) -> str:
+    if said.limit is not None:
+        return f"target {target!r} did not load within {said.limit:g} s"
+    last = f": {said.last_line}" if said.last_line else ""
+    return f"target {target!r} ended its process with {said.words}{last}"
+
+
+def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the message of ``work``, ``module:function``, on each of ``targets``, all run in one process.
+
+    If that process ends at a target, this target's ``problem`` says how, and a new process continues with the next one.
+    """
+    left = list(targets)
+    while left:
+        with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True)) as worker:
+            worker.expect(time_limit())
+            for said in worker.messages():
+                target = left.pop(0)
+                yield target, {"problem": _ended(target, said)} if isinstance(said, Exit) else dict(said)
+                if not left:
+                    break
+                worker.expect(time_limit())

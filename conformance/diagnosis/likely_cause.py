@@ -1,0 +1,219 @@
+"""Finds the likely cause of a wrong tensor by trying hypotheses in order, the simplest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.drive.reference64 import widen
+
+from . import combination, elements, memory_layout, misplaced, missing
+from .cause import Cause, Mistake
+from .hooks import hooked, of_caller
+from .misdirected import other_session, recomputed_alone
+from .padding import padding
+from .parts import Part, added, input_parts, of_microbatch, param_parts, sum_of
+from .rerun import Rerun
+from .wrong_start import misread, otherwise
+from .wrong_tensor import WrongTensor, dense, is_near, largest, wrong_tensor
+
+
+def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong gradient of parameter ``name`` after ``step``, or None.
+
+    ``got`` is the actual value, None for no gradient.
+    """
+    if evidence.trial.hand_grads:
+        return misread(evidence, step)
+    if got is None:
+        cause = missing.of_param(evidence, name, step)
+        unexplained = cause.kind is Mistake.NEVER_ACCUMULATED and cause.why is None
+        return replace(cause, why=misread(evidence, step)) if unexplained else cause
+    if not _forward_right(evidence, step):
+        return misread(evidence, step)
+    parts = list(param_parts(evidence, name, step))
+    wrong = _wrong_tensor(evidence, step, got, parts)
+    if wrong is None:
+        return None
+    return _first(
+        lambda: misplaced.written_over(evidence, step, got),
+        lambda: misplaced.received_over(wrong, name),
+        lambda: hooked(evidence, step),
+        lambda: of_caller(wrong, parts),
+        lambda: memory_layout.added_at_wrong_address(wrong, name, parts),
+        lambda: _of_this_session_alone(wrong, name, parts),
+        lambda: elements.flushed(wrong, parts),
+        lambda: _counted_of_param(wrong, name, combination.usual_change(wrong, parts)),
+        lambda: elements.reshaped(wrong, got),
+        lambda: elements.across(wrong, parts),
+        lambda: _either(misplaced.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
+        lambda: misread(evidence, step),
+        lambda: combination.of_uses(wrong, name),
+        lambda: misplaced.one_buffer(evidence, name, step),
+        lambda: elements.cut_off(wrong, parts),
+        lambda: elements.some(wrong),
+        lambda: _counted_of_param(wrong, name, combination.fitted_change(wrong, parts)),
+    )
+
+
+def of_input(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong gradient of input ``slot`` returned by ``step``, or None.
+
+    ``got`` is the actual value, None for no gradient; it may have the shape of another slot's.
+    """
+    if got is None:
+        return missing.of_input(evidence, slot, step) or misread(evidence, step)
+    return misplaced.other_slot(evidence, slot, step, got) or of_input_value(evidence, slot, step, got)
+
+
+def of_weight_result(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong entry of W's result for parameter ``name``, or None."""
+    return misplaced.stale(evidence, name, step, got)
+
+
+def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong output of a forward, or None."""
+    right = evidence.oracle_step(step).outputs
+    if got is None or right is None or not isinstance(right[index], Tensor):
+        return None
+    wrong = wrong_tensor(evidence, step, got, widen(right[index]), 0.0)
+    if wrong is None:
+        return None
+    return next(
+        (cause for cause, again in otherwise(evidence, step) if wrong.explained_by(_output(again, index))), None
+    )
+
+
+def _output(again: Rerun, index: int) -> Tensor:
+    return dense(list(again.outputs.values())[index].detach())
+
+
+def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None) -> Cause | None:
+    """Return the likely cause of a wrong value of the gradient of input ``slot``, returned or in ``.grad``, if any."""
+    if got is None:
+        return None
+    if not _forward_right(evidence, step):
+        return misread(evidence, step)
+    parts = list(input_parts(evidence, slot, step))
+    wrong = _wrong_tensor(evidence, step, got, parts)
+    if wrong is None:
+        return Cause(Mistake.ZEROS_FOR_NONE) if not parts and not bool(dense(got).any()) else None
+    return _first(
+        lambda: hooked(evidence, step),
+        lambda: elements.flushed(wrong, parts),
+        lambda: _counted_of_input(wrong, combination.usual_change(wrong, parts)),
+        lambda: elements.reshaped(wrong, got),
+        lambda: elements.across(wrong, parts),
+        lambda: misread(evidence, step),
+        lambda: combination.of_paths(wrong, slot),
+        lambda: elements.cut_off(wrong, parts),
+        lambda: elements.some(wrong),
+        lambda: combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong)),
+        lambda: misplaced.handed_on(wrong),
+    )
+
+
+def _either(cause: Cause | None, other: Callable[[], Cause | None]) -> Cause | None:
+    """Return both causes of one value, if the first exists."""
+    also = other() if cause else None
+    return Cause(Mistake.EITHER, causes=(also, cause)) if cause and also else cause
+
+
+def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change | None) -> Cause | None:
+    """Return a miscounting of micro-batches, with its reason if nothing was added at all."""
+    if change is not None and change.strays and not combination.borne_out(change, _others(wrong, name)):
+        return None  # mixed-up contexts show in every parameter
+    change = None if _with_other_session(wrong, name, change) else change
+    if change is not None and change.strays and wrong.step.action.misuse:
+        return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
+    owner = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
+    if change is not None and owner is not None:
+        return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
+    cause = combination.cause_of(change, combination.factors_of(wrong))
+    if change is not None and cause is not None and cause.kind in {Mistake.SCALED, Mistake.SCALED_IN_PART}:
+        return _not_added_again(wrong, change) or cause
+    if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
+        why = missing.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
+        return replace(cause, why=why)
+    return _zeroed(wrong, cause)
+
+
+def _with_other_session(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
+    """Return whether the gradients of other sessions are miscounted or are the only ones.
+
+    Then no micro-batch of this session explains the value.
+    """
+    shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
+    if change is None or not shared:
+        return False
+    counts = list(zip(change.parts, change.found, strict=True))
+    others = [count - part.wanted for part, count in counts if part.mb is None]
+    return any(others) or (bool(others) and not any(count for part, count in counts if part.mb is not None))
+
+
+def _of_this_session_alone(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+    """Return the cause that the gradients that other sessions added to a shared parameter are missing."""
+    shared = len(wrong.evidence.trial.sharing(wrong.step.action.stage, name)) > 1
+    own = sum_of([part for part in parts if part.mb is not None]) if shared else None
+    return Cause(Mistake.OTHER_SESSIONS_MISSING) if wrong.explained_by(own) else None
+
+
+def _not_added_again(wrong: WrongTensor, change: combination.Change) -> Cause | None:
+    """Return the cause that a micro-batch with a repeated number is missing, if the action added nothing at all."""
+    own = next((part for part in change.parts if part.own and part.wanted > 1.0), None)
+    if own is None or added(wrong.evidence, wrong.step):
+        return None
+    why = missing.nothing_added(wrong.evidence, wrong.step)
+    return Cause(Mistake.MISSING, microbatches=(own.mb,), why=why)
+
+
+def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[Part]]]:
+    """Yield the values of the other parameters of the stage."""
+    evidence, step = wrong.evidence, wrong.step
+    for other, got in step.param_grads.items():
+        parts = list(param_parts(evidence, other, step)) if got is not None and other != name else []
+        asked = None if got is None or not parts else _wrong_tensor(evidence, step, got, parts)
+        if asked is not None:
+            yield asked, parts
+
+
+def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> Cause | None:
+    """Return a miscounting of micro-batches: the returned value may also be an older gradient."""
+    cause = combination.cause_of(change, combination.factors_of(wrong))
+    swapped = cause is not None and cause.kind is Mistake.CONTEXTS_SWAPPED
+    return replace(cause, kind=Mistake.CONTEXTS_SWAPPED_OR_LATE) if cause and swapped else _zeroed(wrong, cause)
+
+
+def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
+    """Return why a gradient is zero, if that is the cause; one clipped far below its value is not zero."""
+    if cause is None or cause.kind is not Mistake.ZERO:
+        return cause
+    clipped = elements.clipped(wrong) if bool(wrong.got.any()) else None
+    return clipped or replace(cause, why=padding(wrong.evidence, wrong.step))
+
+
+def _forward_right(evidence: Evidence, step: Step) -> bool:
+    """Return whether the micro-batch's outputs were right: after wrong ones no gradient can be right."""
+    forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
+    if forward is None:
+        return True
+    return all(map(is_near, forward.outputs or (), evidence.oracle_step(forward).outputs or ()))
+
+
+def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:
+    """Return the wrong tensor for ``got``; if nothing belongs in it yet, its whole value is the error."""
+    right = sum_of(parts)
+    if right is None and parts:
+        right = torch.zeros_like(parts[0].value)
+    largest_of_all = max((largest(part.value) for part in parts), default=0.0)
+    return None if right is None else wrong_tensor(evidence, step, got, right, largest_of_all)
+
+
+def _first(*causes: Callable[[], Cause | None]) -> Cause | None:
+    """Return the first cause that fits; the later ones are not computed."""
+    return next((found for cause in causes if (found := cause())), None)

@@ -1,0 +1,1 @@
+"""Requirements of checks: one sentence each, and the result of judging it."""

@@ -1,0 +1,1 @@
+"""Text that is shown: foreign text made safe, and findings in words."""

@@ -1,0 +1,161 @@
+"""The names that a user gives: profiles, seeds, counts and percentages, and the errors for unknown ones; plurals.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from gradconform.exits import EXIT_ENVIRONMENT, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+Profile = Literal["quick", "standard", "full"]
+Named = TypeVar("Named", bound=str)
+
+#: From the smallest profile to the largest; each includes all checks of the smaller ones.
+PROFILES: tuple[Profile, ...] = ("quick", "standard", "full")
+
+#: The largest sizes at which blocks of models are tried.
+Sizes = Literal["small", "large", "full"]
+
+SIZES: tuple[Sizes, ...] = ("small", "large", "full")
+
+#: The sizes of whole training steps.
+STEP_PROFILES = PROFILES[:2]
+
+#: The largest seed: torch's CPU generator reads only the lower 32 bits of a larger one, so two seeds would draw the
+#: same.
+LARGEST_SEED = 2**32 - 1
+
+_WHOLE = 100.0
+
+
+class SelectionError(UsageError):
+    """A named check, profile, device or dtype does not exist or cannot be used."""
+
+
+class UnusableDeviceError(SelectionError):
+    """A device, or a dtype on it, was named and cannot be used here; the message quotes the error."""
+
+    exit_code = EXIT_ENVIRONMENT
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """Return the known names nearest to ``name``, for an error message; all of them if none is near.
+
+    A name that contains the typed text is nearer than one with a similar spelling: users often type part of a long id.
+    """
+    names = sorted(known)
+    part = name.strip("*?.")
+    holding = [known_name for known_name in names if part and part in known_name]
+    return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
+
+
+def count(number: int, noun: str, several: str = "") -> str:
+    """Return ``1 check`` or ``2 checks``; ``several`` is an irregular plural.
+
+    >>> count(1, "entry"), count(2, "entry"), count(3, "loss"), count(4, "index", "indices")
+    ('1 entry', '2 entries', '3 losses', '4 indices')
+    """
+    if number == 1:
+        return f"{number} {noun}"
+    if noun.endswith(("ch", "s")):
+        return f"{number} {several or f'{noun}es'}"
+    return f"{number} {several or (f'{noun[:-1]}ies' if noun.endswith('ry') else f'{noun}s')}"
+
+
+def profile_named(name: object) -> Profile:
+    """Return the profile; raise :class:`SelectionError` for an unknown one."""
+    return _one_of(PROFILES, "profile", name)
+
+
+def sizes_named(name: object) -> Sizes:
+    """Return the largest size of blocks to try; raise :class:`SelectionError` if not in :data:`SIZES`."""
+    return _one_of(SIZES, "sizes", name)
+
+
+def _one_of(known: Sequence[Named], word: str, name: object) -> Named:
+    for one in known:
+        if one == name:
+            return one
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    msg = f"unknown {word} {name!r}{hint}; expected one of {', '.join(known)}"
+    raise SelectionError(msg)
+
+
+def seed_named(seed: Any) -> int:
+    """Return the seed; raise :class:`SelectionError` for a value that a generator does not accept."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        msg = f"seed: expected an integer from 0 to {LARGEST_SEED}, got {seed!r}"
+        raise SelectionError(msg)
+    return seed
+
+
+def seed_read(text: str) -> int:
+    """Return the seed in ``text``; raise :class:`SelectionError` if it contains none."""
+    if not text.isascii() or not text.isdigit() or int(text) > LARGEST_SEED:
+        msg = f"expected an integer from 0 to {LARGEST_SEED}, got {text!r}"
+        raise SelectionError(msg)
+    return int(text)
+
+
+def max_crashes_named(max_crashes: Any) -> int:
+    """Return how many checks may end their process; raise :class:`SelectionError` if it is not a count from 1."""
+    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+        msg = f"max_crashes: expected a whole number of at least 1, got {max_crashes!r}"
+        raise SelectionError(msg)
+    return max_crashes
+
+
+def count_read(text: str) -> int:
+    """Return the count from 1 in ``text``; raise :class:`SelectionError` if it contains none."""
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        msg = f"expected a whole number of at least 1, got {text!r}"
+        raise SelectionError(msg)
+    return int(text)
+
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def switch_read(given: object) -> bool:
+    """Return whether a word or a value means on; raise :class:`SelectionError` if it is neither on nor off."""
+    word = str(given).lower()
+    if word not in _SWITCHES:
+        msg = f"expected one of {', '.join(_SWITCHES)}, got {given!r}"
+        raise SelectionError(msg)
+    return _SWITCHES[word]
+
+
+def percentage_named(given: float | str) -> float:
+    """Return the percentage; raise :class:`SelectionError` if it is not from 0 to 100."""
+    try:
+        found = float(given)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= _WHOLE:
+        msg = f"require_device_execution: expected a number from 0 to 100, such as 95; got {given!r}"
+        raise SelectionError(msg)
+    return found
+
+
+@contextlib.contextmanager
+def current_folder_first() -> Iterator[None]:
+    """Allow importing a target from the current folder, as ``python -m`` does and a console script does not."""
+    folder = os.getcwd()  # noqa: PTH109 (sys.path holds strings)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)

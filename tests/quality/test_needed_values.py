@@ -1,0 +1,94 @@
+"""A failing row of the space tells which of its values the failure needs, and a right run does nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gradconform import check_stage_backward
+from gradconform.contract.space.checks import ROWS
+from gradconform.contract.space.reset import non_default_values, reset_value
+from gradconform.reference import split
+from gradconform.reference.faults import FAULTS
+from gradconform.report.by_cause import by_cause
+from gradconform.results import Report
+from gradconform.run import narrowing
+from gradconform.run.narrowing import FindingsOf
+
+
+def rows_with(way: str, values: Mapping[str, str], count: int = 2) -> list[str]:
+    """Return the rows of a way that have some values, those with most that is not plain first."""
+    found = [check for check, (of, row) in ROWS.items() if of == way and values.items() <= row.items()]
+    return sorted(found, key=lambda check: -len(non_default_values(check) or ()))[:count]
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The checks for which a trial beside theirs is run, one entry per trial."""
+    seen: list[str] = []
+
+    class Counted(narrowing.NeededValues):
+        def __init__(self, tried: FindingsOf) -> None:
+            super().__init__(lambda check, trial: seen.append(check.id) or tried(check, trial))  # type: ignore[func-returns-value] # to see it
+
+    monkeypatch.setattr("gradconform.run.runner.NeededValues", Counted)
+    return seen
+
+
+def judged(fault: str, values: Mapping[str, str], way: str = "split") -> Report:
+    report = check_stage_backward(FAULTS[fault].make(), checks=rows_with(way, values))
+    assert report.summary["failed"] == report.planned
+    return report
+
+
+@pytest.mark.parametrize(
+    ("fault", "values"),
+    [
+        ("contexts-of-the-thread", {"mode": "thread"}),
+        ("first-call-assigns", {"found": "prior"}),
+        ("deterministic-algorithms-left-on", {"watched": "state"}),
+    ],
+)
+def test_a_failure_names_the_values_it_needs_and_no_others(fault: str, values: dict[str, str]) -> None:
+    report = judged(fault, values)
+    ((name, word),) = values.items()
+    told = [finding["needs"] for result in report for finding in result.findings]
+    assert told == [values] * len(told)
+    assert all(line.endswith(f"; only with: {name}={word}") for r in report for line in r.message.splitlines()[1:])
+    assert all(cause.text.endswith(f"; only with: {name}={word}") for cause in by_cause(report.failures))
+
+
+def test_what_fails_at_the_plainest_values_too_needs_none_of_a_row() -> None:
+    report = judged("doubled", {"mode": "thread"})
+    assert {str(finding["needs"]) for result in report for finding in result.findings} == {"{}"}
+    assert "only with" not in "".join(result.message for result in report)
+
+
+def test_at_most_one_trial_per_value_is_run_for_failures_that_are_alike(tried: list[str]) -> None:
+    first, second = rows_with("split", {"mode": "thread"})
+    check_stage_backward(FAULTS["contexts-of-the-thread"].make(), checks=[first, second])
+    assert 0 < tried.count(min(first, second)) <= len(non_default_values(min(first, second)) or ())
+    assert len(tried) == tried.count(min(first, second)) or len(tried) <= 2 * max(
+        len(non_default_values(c) or ()) for c in tried
+    )
+
+
+def test_a_right_implementation_is_tried_by_its_checks_alone(tried: list[str]) -> None:
+    report = check_stage_backward(split, checks=[*rows_with("split", {}, 6), *rows_with("full", {}, 6)])
+    assert report.summary["passed"] == report.planned
+    assert tried == []
+
+
+def test_a_check_without_a_row_tells_no_needs() -> None:
+    report = check_stage_backward(FAULTS["doubled"].make(), checks=["split.gradients.mlp"])
+    assert [finding["needs"] for result in report for finding in result.findings] == [None] * len(
+        report.results[0].findings
+    )
+    assert non_default_values("split.gradients.mlp") is None
+
+
+def test_a_value_that_the_others_ask_for_is_not_put_back() -> None:
+    check = next(c for c, (_, row) in ROWS.items() if row["start"] == "none-first" and row["outputs"] != "tensor")
+    assert reset_value(check, "outputs") is None
+    assert reset_value(check, "start") is not None
