@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
 
+from gradconform.text.counts import count
 from gradconform.text.escaping import for_terminal
 from gradconform.text.findings import finding_line
-from gradconform.user_input.values import count
 
 from .coverage import Coverage, Lack, coverage_of, impossible_shares
 from .exits import (

@@ -13,7 +13,7 @@ from gradconform.files.records import RecordsError
 from gradconform.reading.record_file import read_run
 from gradconform.reading.report import ReportError, read_report
 from gradconform.results import Report
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 from gradconform.version import KIT_VERSION
 from gradconform.waivers.waiver import WaiverError, read_waivers
 

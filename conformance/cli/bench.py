@@ -16,7 +16,8 @@ from gradconform.devices.environment import environment
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INCOMPLETE, EXIT_INTERRUPTED
 from gradconform.report.bench_page import bench_lines, bench_page, listing
 from gradconform.report.lines import Line
-from gradconform.user_input.values import SelectionError, count
+from gradconform.text.counts import count
+from gradconform.user_input.values import SelectionError
 
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar

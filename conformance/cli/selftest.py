@@ -15,7 +15,8 @@ from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
 from gradconform.report.lines import Line
 from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
 from gradconform.selftest.subject import Subject
-from gradconform.user_input.values import SelectionError, count, nearest
+from gradconform.text.counts import count
+from gradconform.user_input.values import SelectionError, nearest
 
 from .console import kept, on_terminal, terminal, width, write, write_json
 from .progress import progress_bar

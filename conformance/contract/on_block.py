@@ -14,7 +14,8 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.user_input.values import Sizes, count
+from gradconform.text.counts import count
+from gradconform.user_input.values import Sizes
 
 from .check import Check
 from .extra_ids import BLOCKS as AREA

@@ -16,8 +16,9 @@ import torch
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
+from gradconform.text.counts import count
 from gradconform.torch_releases.names import installed
-from gradconform.user_input.values import Profile, count
+from gradconform.user_input.values import Profile
 
 from .check import Check
 from .extra_ids import OPERATIONS, chosen

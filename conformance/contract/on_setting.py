@@ -13,8 +13,8 @@ from types import MappingProxyType
 from gradconform.fixtures.blocks.size import LADDER
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
+from gradconform.text.counts import count
 from gradconform.trial.modes import MODES
-from gradconform.user_input.values import count
 
 from .check import Check
 from .extra_ids import SETTINGS as AREA

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from gradconform.files.records import as_json, tupled
-from gradconform.user_input.values import SelectionError, UnusableDeviceError, count, nearest
+from gradconform.text.counts import count
+from gradconform.user_input.values import SelectionError, UnusableDeviceError, nearest
 
 from .names import DTYPE_NAMES, DeviceName, device_names, dtype_name
 from .numeric_profile import NumericProfile

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec, Tree
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.recomputed import needs_grad
+from gradconform.text.counts import count
 from gradconform.trees import as_tuple, map_leaves, refuse_opaque, tensors
-from gradconform.user_input.values import count
 
 from .cancellation import Shaking
 from .reference64 import Expected, widen, widened

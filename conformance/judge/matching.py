@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from gradconform.adapter import Tree
 from gradconform.drive.user_stage import Gradients, InputGrads, LossFn, UserStage, Wanted, fresh, pairs
 from gradconform.results import NonConformingError
+from gradconform.text.counts import count
 from gradconform.tolerance import sizes
 from gradconform.trees import map_leaves
-from gradconform.user_input.values import count
 
 from .finding import Finding, findings_in
 from .values import Known, compare

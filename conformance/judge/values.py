@@ -11,10 +11,10 @@ from torch import Tensor
 from gradconform.diagnosis import elements
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.results import Sort
+from gradconform.text.counts import count
 from gradconform.tolerance import Judgement, Partials, describe, gone_through
 from gradconform.tolerance import judge as judge_numbers
 from gradconform.trees import equal
-from gradconform.user_input.values import count
 
 from .finding import BIT_EQUAL, Finding, Judged, Kind, Measured
 

@@ -11,7 +11,7 @@ from typing import Literal
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
 from gradconform.requirements.clause import Clause
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 Step = Literal["train", "eval", "zero_grad"]
 

@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 
 from gradconform.devices.device import device_of
-from gradconform.user_input.values import SelectionError, count
+from gradconform.text.counts import count
+from gradconform.user_input.values import SelectionError
 
 from .cpu_copies import HOST_COPIES
 

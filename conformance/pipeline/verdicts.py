@@ -10,8 +10,8 @@ from typing import Any, Literal
 from gradconform.judge.values import NONFINITE
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
+from gradconform.text.counts import count
 from gradconform.text.findings import finding_line
-from gradconform.user_input.values import count
 
 from .cases import Case
 from .exchange import Job, Mark, Outcome

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradconform.exits import UsageError
 from gradconform.results import Report
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 #: The fields that all shards of one run share. A target's file may have another path on another machine.
 _ALIKE = ("kit", "contract", "profile", "seed", "strict", "extra", "manifest")

@@ -20,7 +20,8 @@ from gradconform.contract.frozen import FrozenCheck, FrozenContract, frozen
 from gradconform.exits import UsageError
 from gradconform.files.user_files import LARGEST_REPORT, LONGEST_TEXT, content, line_of_long_text
 from gradconform.results import SCHEMA, SCHEMA_VERSION, Place, Report, Result
-from gradconform.user_input.values import PROFILES, count, nearest
+from gradconform.text.counts import count
+from gradconform.user_input.values import PROFILES, nearest
 
 from .mistaken_files import instead_of_report
 

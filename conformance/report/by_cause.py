@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradconform.results import Result
+from gradconform.text.counts import count
 from gradconform.text.findings import alike, letter_of, named, needed, numberless
-from gradconform.user_input.values import count
 
 #: Words for a kind of finding on a tensor, used if the finding's own text has only numbers.
 _OF_TENSORS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
 from gradconform.results import Result
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from gradconform.results import Result
+from gradconform.text.counts import count
 from gradconform.text.findings import finding_line, needed
 from gradconform.trial.program import programs_line
-from gradconform.user_input.values import count
 
 from .by_cause import Cause
 from .clauses import clause_of

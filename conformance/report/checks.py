@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.contract.explanation_file import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
-from gradconform.user_input.values import SelectionError, count, nearest
+from gradconform.text.counts import count
+from gradconform.user_input.values import SelectionError, nearest
 
 from .lines import Line, clause, heading, wrapped
 

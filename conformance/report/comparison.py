@@ -8,8 +8,8 @@ from typing import Any
 from gradconform.reading.comparison import Change, Comparison, Expression
 from gradconform.report.page.rendering import render
 from gradconform.results import Report, Result
+from gradconform.text.counts import count
 from gradconform.trial.program import without_programs
-from gradconform.user_input.values import count
 
 from .detail import USUAL, Detail
 from .lines import Line, Role, wrapped, wrapped_each

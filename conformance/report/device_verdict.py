@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gradconform.contract.extra_ids import FAULTS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 from .by_oracles import by_oracles
 from .lines import Line

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gradconform.fixtures.random_stages import recipe_of
 from gradconform.fuzz.hunt import to_blob
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 from .lines import Line, command_lines, wrapped, wrapped_each
 

@@ -9,7 +9,7 @@ from gradconform.files.records import as_json
 from gradconform.report.page.rendering import render
 from gradconform.selftest.matrix import KillMatrix
 from gradconform.selftest.subject import Outcome
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 from gradconform.version import CONTRACT_VERSION
 
 from .lines import Line, Role, heading, listed, wrapped

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gradconform.bench.upstream import Offer
+from gradconform.text.counts import count
 from gradconform.torch_releases.tested import TESTED
-from gradconform.user_input.values import count
 from gradconform.version import KIT_VERSION
 
 from .lines import Line, wrapped

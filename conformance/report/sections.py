@@ -13,7 +13,7 @@ from typing import Any
 
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 from .by_cause import Cause, by_cause
 from .by_oracles import by_oracles

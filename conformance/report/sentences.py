@@ -15,8 +15,8 @@ from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
 from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
+from gradconform.text.counts import count
 from gradconform.torch_releases.tested import untested
-from gradconform.user_input.values import count
 
 from .lines import Role, clause
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gradconform.results import STATUSES, Report, Result
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 from gradconform.version import KIT_VERSION
 
 from .by_cause import Cause

@@ -13,7 +13,7 @@ from gradconform.drive.observation import Executed
 from gradconform.judge.finding import Finding
 from gradconform.judge.state import same_bits
 from gradconform.results import finite
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 #: The number of operations off the device that a message names.
 _NAMED = 5

@@ -22,8 +22,8 @@ from gradconform.judge.finding import findings_in
 from gradconform.judge.gradients import gradients
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.target.resolve import Target
+from gradconform.text.counts import count
 from gradconform.trial.trial import Trial
-from gradconform.user_input.values import count
 
 LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
 

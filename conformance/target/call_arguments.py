@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 
 class ListChangedError(Exception):

@@ -60,19 +60,6 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
 
 
-def count(number: int, noun: str, several: str = "") -> str:
-    """Return ``1 check`` or ``2 checks``; ``several`` is an irregular plural.
-
-    >>> count(1, "entry"), count(2, "entry"), count(3, "loss"), count(4, "index", "indices")
-    ('1 entry', '2 entries', '3 losses', '4 indices')
-    """
-    if number == 1:
-        return f"{number} {noun}"
-    if noun.endswith(("ch", "s")):
-        return f"{number} {several or f'{noun}es'}"
-    return f"{number} {several or (f'{noun[:-1]}ies' if noun.endswith('ry') else f'{noun}s')}"
-
-
 def profile_named(name: object) -> Profile:
     """Return the profile; raise :class:`SelectionError` for an unknown one."""
     return _one_of(PROFILES, "profile", name)

@@ -22,8 +22,9 @@ from gradconform.files.records import as_json, tupled
 from gradconform.files.user_files import content
 from gradconform.reading.report import schema
 from gradconform.results import Place, Result
+from gradconform.text.counts import count
 from gradconform.text.findings import finding_line
-from gradconform.user_input.values import count, nearest
+from gradconform.user_input.values import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -23,7 +23,7 @@ from gradconform.process.worker import Exit, Worker, wait_for
 from gradconform.results import Place, Result
 from gradconform.run.canaries import CANARIES, SILENT, disbelief, withdrawn
 from gradconform.run.time_budget import TimeBudget
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 from gradconform.waivers.waiver import Waivers
 
 from .serving import places_to_run

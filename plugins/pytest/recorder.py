@@ -18,8 +18,8 @@ from gradconform.report.terminal import closing, opening
 from gradconform.results import Report, Result
 from gradconform.run.canaries import withdrawn
 from gradconform.run.execution import RecordFile
+from gradconform.text.counts import count
 from gradconform.text.escaping import for_terminal, line_for_terminal
-from gradconform.user_input.values import count
 
 from .option_names import ZERO_LINES
 

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gradconform.adapter import UnsupportedError, needed
 from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 from .named_device import NamedDevice
 

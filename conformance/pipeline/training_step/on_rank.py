@@ -18,8 +18,8 @@ from gradconform.pipeline.whole_model import given
 from gradconform.reference.runtime import LOWER
 from gradconform.results import Sort
 from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, RuntimeSession, StepSpec
+from gradconform.text.counts import count
 from gradconform.tolerance import Partials, floor_factor
-from gradconform.user_input.values import count
 
 from .causes import Causes
 from .composition import Act, Composition

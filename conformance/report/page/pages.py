@@ -16,7 +16,7 @@ from gradconform.report.comparison import HEADINGS
 from gradconform.report.device_verdict import is_of_devices, standing_of_devices
 from gradconform.report.lines import Line
 from gradconform.results import STATUSES, Report, Result
-from gradconform.user_input.values import count
+from gradconform.text.counts import count
 
 from .rendering import render
 from .rows import Row, Tally, anchor, areas_by_cell, cell_of, reported_result, rows_of, tallies
