@@ -34,8 +34,6 @@ DEFECTS = (
         fault="Each layer's delayed gradient replaces the other's.",
         broken=f"{_CODE}:one_layer_at_a_time",
         causes=("uses_missing",),
-        otherwise="For a weight with more than two uses, over several micro-batches, the rest is no whole number of "
-        "uses. With two uses, the report gives the cause.",
     ),
     _delayed(
         project="deepspeedai/Megatron-DeepSpeed",

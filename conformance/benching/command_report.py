@@ -39,11 +39,6 @@ class CommandReport:
         """Whether the environment lacks a requirement of the target, such as its library, so nothing was judged."""
         return self.exit_code == EXIT_ENVIRONMENT and not self.judged
 
-    @property
-    def cause(self) -> str | None:
-        """The cause of most failed checks, None if nothing failed."""
-        return self.causes[0][0] if self.causes else None
-
 
 def report_of_command(
     command: Sequence[str], exit_code: int, seconds: float, report: Path, output: str

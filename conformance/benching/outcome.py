@@ -30,17 +30,23 @@ class Outcome:
         return bool(self.broken.failed)
 
     @property
-    def right_cause(self) -> bool:
-        """Whether the cause of most failed checks is an expected one."""
+    def cause(self) -> str | None:
+        """The cause of most failed checks; of several causes with equally many, an expected one."""
         if not self.broken.causes:
-            return False
+            return None
         most = self.broken.causes[0][1]
-        return any(kind in self.defect.causes for kind, count in self.broken.causes if count == most)
+        tied = [kind for kind, count in self.broken.causes if count == most]
+        return next((kind for kind in tied if kind in self.defect.causes), tied[0])
+
+    @property
+    def right_cause(self) -> bool:
+        """Whether :attr:`cause` is an expected one."""
+        return self.cause in self.defect.causes
 
     @property
     def unexplained(self) -> bool:
         """Whether the kit reports a wrong value without a cause, as the record expects."""
-        return self.right_cause and self.broken.cause == "mismatch"
+        return self.right_cause and self.cause == "mismatch"
 
     @property
     def silent(self) -> bool:
@@ -64,7 +70,7 @@ class Outcome:
             "command": list(defect.command),
             "judged": self.judged,
             "found": self.found,
-            "cause": self.broken.cause,
+            "cause": self.cause,
             "causes": dict(self.broken.causes),
             "right_cause": self.right_cause,
             "failed": list(self.broken.failed),

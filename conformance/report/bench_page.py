@@ -26,7 +26,7 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
             lines.append(Line(f"  {outcome.defect.id:<34} not judged", "warning"))
             lines += wrapped(reported, width, indent=4, hanging=2, role="warning")
             continue
-        found = f"found, {'' if outcome.right_cause else 'other cause: '}{outcome.broken.cause}"
+        found = f"found, {'' if outcome.right_cause else 'other cause: '}{outcome.cause}"
         said = found if outcome.found else "MISSED"
         lines.append(Line(f"  {outcome.defect.id:<34} {said}", "plain" if outcome.as_recorded else "bad"))
         if outcome.broken.errors:
@@ -104,14 +104,14 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
     defect = outcome.defect
     check = f"`{outcome.broken.failed[0]}`" if outcome.found else "none"
     more = f" and {len(outcome.broken.failed) - 1} more" if len(outcome.broken.failed) > 1 else ""
-    reported = f"{outcome.broken.cause}{'' if outcome.right_cause else ' (other)'}" if outcome.found else "missed"
+    reported = f"{outcome.cause}{'' if outcome.right_cause else ' (other)'}" if outcome.found else "missed"
     return f"[{defect.id}]({defect.link})", f"{check}{more}", reported
 
 
 def _other_cause(outcome: Outcome) -> tuple[str, str, str]:
     defect = outcome.defect
     why = defect.missed or defect.otherwise or "not explained yet"
-    return defect.id, why, "" if outcome.broken.cause is None else outcome.broken.cause
+    return defect.id, why, "" if outcome.cause is None else outcome.cause
 
 
 def _accused(outcome: Outcome) -> tuple[str, str]:

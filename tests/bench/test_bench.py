@@ -67,7 +67,6 @@ def test_the_cause_is_the_one_that_most_failed_checks_tell(tmp_path: Path) -> No
         result("e", "unsupported"),
     )
     assert (seen.failed, seen.judged, seen.causes) == (("a", "b", "c"), 4, (("missing", 2), ("mismatch", 1)))
-    assert seen.cause == "missing"
     assert not seen.silent
 
 
@@ -80,7 +79,7 @@ def test_where_one_of_two_causes_is_told_both_count(tmp_path: Path) -> None:
 def test_a_command_without_a_report_found_nothing_and_is_not_silent(tmp_path: Path) -> None:
     seen = report_of_command(("run", "x"), 2, 0.1, tmp_path / "none.json", "no such\ntarget")
     assert seen.errors == ("no report: no such target",)
-    assert (seen.silent, seen.failed, seen.cause) == (False, (), None)
+    assert (seen.silent, seen.failed, seen.causes) == (False, (), ())
 
 
 def test_nothing_judged_is_not_silence(tmp_path: Path) -> None:
@@ -103,6 +102,17 @@ def test_an_outcome_is_held_against_its_record(
 ) -> None:
     defect = replace(some(), causes=causes, missed="", otherwise="")
     assert Outcome(replace(defect, **record), WRONG, RIGHT).as_recorded is expected
+
+
+@pytest.mark.parametrize(
+    ("causes", "cause"),
+    [((("only", 2), ("missing", 2)), "missing"), ((("only", 3), ("missing", 2)), "only"), ((), None)],
+)
+def test_of_causes_with_equally_many_checks_the_expected_one_counts(
+    causes: tuple[tuple[str, int], ...], cause: str | None
+) -> None:
+    outcome = Outcome(replace(some(), causes=("missing",)), replace(WRONG, causes=causes), RIGHT)
+    assert (outcome.cause, outcome.right_cause) == (cause, cause == "missing")
 
 
 def test_an_accused_mended_version_is_never_as_recorded() -> None:
