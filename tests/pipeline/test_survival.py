@@ -171,12 +171,12 @@ def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_pa
 KEEPER = """
 import os, signal, sys
 from pathlib import Path
-from gradconform.pipeline import rank
+from gradconform.pipeline import rank_keeper
 from gradconform.pipeline.start_folder import Start
 
-rank._PROCESS = "os"  # nothing slow
-rank.run = lambda start: exec(sys.argv[2 + int(os.environ["RANK"])])
-rank._follow(Start(Path(sys.argv[1]), 0), 2)
+rank_keeper._PROCESS = "os"  # nothing slow
+rank_keeper.run = lambda start: exec(sys.argv[2 + int(os.environ["RANK"])])
+rank_keeper._follow(Start(Path(sys.argv[1]), 0), 2)
 """
 
 
