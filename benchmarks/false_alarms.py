@@ -2,8 +2,8 @@
 
 Judges random trials (gradconform.trial.random_trials, seeds 0 to N - 1) on plain autograd and on
 gradconform.reference.split, which are both right, per dtype. Prints a table of trials, failures and the largest
-headroom met (1 is the bound), and every failure; exits with 1 where there is one. Asked for are 20,000 trials per dtype
-and target.
+error/bound, and every failure; exits with 1 if there is one. A release requires 20,000
+trials per dtype and target.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Row:
     alarms: list[str] = field(default_factory=list)
 
     def judge(self, evidence: Evidence) -> Judged:
-        """Judge one trial, and note the largest headroom."""
+        """Judge one trial, and keep the largest error/bound."""
         judged = list(all_requirements(evidence))
         self.error_ratio = max([self.error_ratio, *error_ratios_in(judged)])
         yield from judged

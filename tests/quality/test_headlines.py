@@ -62,7 +62,7 @@ def of_rank(kind: str, text: str) -> Result:
     }  # fmt: skip
     return Result(
         check="step.plain", level="MUST", status="failed", device="cpu", dtype="float32", requirement="A step MUST",
-        message=text, headroom=None, duration_s=0.0, findings=(finding,),
+        message=text, error_ratio=None, duration_s=0.0, findings=(finding,),
     )  # fmt: skip
 
 
