@@ -81,4 +81,4 @@ def of_rank(kind: str, text: str) -> Result:
 )
 def test_the_kind_of_a_finding_decides_its_headline_and_its_text_does_not(kind: str, text: str, headline: str) -> None:
     (cause,) = by_cause([of_rank(kind, text)])
-    assert cause.said.endswith(f"a parameter gradient {headline}")
+    assert cause.symptom.endswith(f"a parameter gradient {headline}")
