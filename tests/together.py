@@ -9,12 +9,36 @@ from functools import cache
 from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _ROOT = Path(__file__).parents[1]
 
 
 class Together(LoadScopeScheduling):
     """A scheduler that distributes single tests, but whole files with shared fixtures; these are first."""
+
+    def schedule(self) -> None:
+        """Give each worker two units; it waits while it has one, which is all that xdist gives a replacement."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that a worker crashed in, and let others run the tests that it has not begun.
+
+        xdist hands out the worker's finished units as well, and a worker that gets one waits forever.
+        """
+        units = self.assigned_work.pop(node)
+        crashed = next((test for unit in units.values() for test, ended in unit.items() if not ended), None)
+        if crashed is None:
+            return None
+        for scope, unit in units.items():
+            left = {test: ended or test == crashed for test, ended in unit.items()}
+            if not all(left.values()):
+                self.workqueue[scope] = left
+        for other in self.nodes:
+            self._reschedule(other)
+        return crashed
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

@@ -1,0 +1,44 @@
+"""The distribution of tests to workers survives the crash of one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOGETHER = Path(__file__).parents[1] / "together.py"
+
+CONFTEST = """
+import pytest
+from .together import Together
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Together(config, log)
+"""
+
+TESTS = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(12))
+def test_one(number):
+    if number == {crashes}:
+        os._exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crashes", [0, 5, 11])
+def test_a_crashed_worker_costs_its_own_test_alone_and_the_session_ends(crashes: int, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    shutil.copy(TOGETHER, tmp_path / "tests")
+    for name, code in {"__init__": "", "conftest": CONFTEST, "test_it": TESTS.format(crashes=crashes)}.items():
+        (tmp_path / "tests" / f"{name}.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-p", "no:gradconform"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 11 passed" in done.stdout
+    assert f"crashed while running 'tests/test_it.py::test_one[{crashes}]'" in done.stdout
