@@ -266,8 +266,8 @@ def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choi
     """Return the choice of one device and one dtype; raise for names that represent several."""
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
-        reported = ", ".join(" ".join(cell) for cell in choice.cells)
-        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {reported}"
+        cells = ", ".join(" ".join(cell) for cell in choice.cells)
+        msg = f"expected one device and one dtype; {str(device)!r} and {str(dtype)!r} mean {cells}"
         raise SelectionError(msg)
     return choice
 

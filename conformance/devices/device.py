@@ -246,9 +246,9 @@ class Device:
         """Return the object's ``c`` of the numeric rule by dtype; raises ``ValueError`` for an invalid number."""
         own = self._part("tolerance")
         found = dict(own) if isinstance(own, Mapping) else {n: own(n) for n in DTYPE_NAMES} if callable(own) else {}
-        reported = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
-        refuse_no_tolerances(reported)
-        return reported
+        tolerances = {dtype_name(str(name)): value for name, value in found.items() if value is not None}
+        refuse_no_tolerances(tolerances)
+        return tolerances
 
     @property
     def known_limits(self) -> Mapping[str, Any]:

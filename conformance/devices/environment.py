@@ -70,12 +70,12 @@ def _matmul_precision() -> str | None:
 
 def _autocast(device_types: Iterable[str]) -> str | None:
     """Return the device types for which autocast is on, and its dtype there, or None."""
-    reported = []
+    dtypes = []
     for device_type in sorted(device_types):
         with contextlib.suppress(RuntimeError):  # lazy, for one, has no autocast
             if torch.is_autocast_enabled(device_type):
-                reported.append(f"{device_type} {str(torch.get_autocast_dtype(device_type)).removeprefix('torch.')}")
-    return ", ".join(reported) or None
+                dtypes.append(f"{device_type} {str(torch.get_autocast_dtype(device_type)).removeprefix('torch.')}")
+    return ", ".join(dtypes) or None
 
 
 def description(name: str) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def description(name: str) -> dict[str, Any]:
     if device.type == "cpu":
         return {"model": backends.cpu.get_cpu_capability(), "driver": None}
     try:
-        reported = torch.get_device_module(device).get_device_properties(device)
+        properties = torch.get_device_module(device).get_device_properties(device)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # a device's own module is optional in torch
-        reported = None
-    model, driver = (getattr(reported, field, None) for field in ("name", "driver_version"))
+        properties = None
+    model, driver = (getattr(properties, field, None) for field in ("name", "driver_version"))
     return {"model": _text(model), "driver": _text(driver)}
 
 

@@ -13,7 +13,7 @@ from gradconform.trees import tensors
 
 
 def shows(device: torch.device, fact: str, *, below: bool = True) -> bool:
-    """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.tensor_facts.FACTS`.
+    """Return whether tensors on ``device`` show ``fact``, one of :data:`gradconform.devices.probe.FACTS`.
 
     The device may raise or end the process. The fact is read from a user's tensor, and from one ``below`` autograd;
     torch_xla ends the process at the latter.
