@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -125,24 +128,45 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def typed(line: str, folder: Path, exits: set[int]) -> str:
     """Type a line in a shell, and return what was printed; fail where it ends otherwise than in one of ``exits``."""
+    with started(line, folder, {"GRADCONFORM_PROFILE": "quick"}) as shell:
+        out, err = shell.communicate()
+    assert shell.returncode in exits, f"{line}\nended with {shell.returncode}\n{out[-3000:]}{err[-3000:]}"
+    return out
+
+
+def started(line: str, folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a line in a shell of its own, as a terminal does."""
     scripts = Path(sys.executable).parent
     given = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "GRADCONFORM"))}
-    narrow = {
-        "COLUMNS": "100",
-        "GRADCONFORM_PROFILE": "quick",
-        "OMP_NUM_THREADS": "1",
-        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
-    }
-    done = subprocess.run(
+    narrow = {"COLUMNS": "100", "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), **variables}
+    return subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", line],  # noqa: S607 (the shell of whoever runs the tests)
         cwd=folder,
         env={**given, **narrow, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    assert done.returncode in exits, f"{line}\nended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-    return done.stdout
+
+
+def interrupted(line: str, folder: Path, file: str) -> str:
+    """Type a line, press ctrl-C when ``file`` has the results of 400 checks, and return what was printed."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        shell = started(line, folder, {})
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with shell:
+        results = 0
+        while shell.poll() is None and results < 400:  # of 1,296; the first failed SHOULD is among them
+            time.sleep(0.1)
+            written = folder / file
+            results = written.read_text(encoding="utf-8").count('"record":"result"') if written.exists() else 0
+        os.killpg(shell.pid, signal.SIGINT)  # what a terminal does with ctrl-C
+        out, err = shell.communicate()
+    assert (shell.returncode, err) == (128 + signal.SIGINT, ""), f"{line}\n{out[-3000:]}{err[-3000:]}"
+    return out
 
 
 def run_as_expected(block: Block, folder: Path) -> str:
@@ -156,6 +180,8 @@ def run_as_expected(block: Block, folder: Path) -> str:
     elif (last := block.said("last")) is not None:
         kept = (folder / last).read_text(encoding="utf-8").splitlines()[:-1]
         (folder / last).write_text("\n".join([*kept, block.text]), encoding="utf-8")
+    elif (results := block.said("ctrl-c")) is not None:
+        return "".join(interrupted(line, folder, results) for line in block.lines())
     elif block.language == "sh":
         asked = [(quick(line), {EXIT_INCOMPLETE} if quick(line) != line else set()) for line in block.lines()]
         return "".join(typed(line, folder, block.exits | incomplete) for line, incomplete in asked)
