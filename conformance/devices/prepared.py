@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from gradconform.torch_releases.engine import wait_at_exit
 from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
 from .choice import Choice, one_cell
@@ -54,6 +55,7 @@ def _try(device: torch.device) -> None:
     """Raise if a device that works in a separate process cannot be used in this one."""
     if device.type == "cpu":
         return
+    wait_at_exit()
     question = f"x.grad.cpu() of x = torch.ones(2, device={str(device)!r}, requires_grad=True)"
     answer = Asker().ask(question, partial(read_gradient, str(device)))
     try:

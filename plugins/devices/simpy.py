@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree  # what torch's own Python backends walk arguments with
 
 from gradconform.torch_releases import private_use
+from gradconform.torch_releases.engine import wait_at_exit
 from gradconform.torch_releases.names import require
 
 NAME = "simpy"
@@ -196,6 +197,7 @@ def load() -> None:
     private_use.SET_UP.find()(NAME, backend_module=_Module())
     _ANY.fallback(_fallback, "PrivateUse1")
     _ATEN.impl("mse_loss", partial(_fallback, torch.ops.aten.mse_loss.default), "PrivateUse1")
+    wait_at_exit()
 
 
 load()

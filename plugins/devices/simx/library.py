@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
@@ -10,7 +9,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from torch.utils.backend_registration import generate_methods_for_privateuse1_ba
 
 from gradconform.files.kit_files import cache_folder
 from gradconform.torch_releases import private_use
+from gradconform.torch_releases.engine import wait_at_exit
 from gradconform.torch_releases.names import require
 
 from . import torch_module
@@ -132,10 +131,6 @@ def _why(output: str) -> str:
 
 NAME = "simx"
 
-#: Autograd's thread of a device needs the interpreter for a moment after a backward has returned. A process that ends
-#: within that moment aborts: 16 of 25 short scripts did on a busy machine, and none did with this wait at the end.
-_LAST_MOMENT = 0.1  # seconds
-
 _options: dict[str, str] = {}
 
 
@@ -161,7 +156,7 @@ def load() -> None:
     rename_privateuse1_backend(NAME)
     private_use.REGISTER.find()(NAME, torch_module)
     generate_methods_for_privateuse1_backend(for_storage=True)
-    atexit.register(time.sleep, _LAST_MOMENT)
+    wait_at_exit()
 
 
 def configure(**options: str | int) -> None:
