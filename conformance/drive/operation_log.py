@@ -107,7 +107,7 @@ class OperationLog(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the result of the operation, and count it."""
         del types
-        if self._stream is not None and (stream := self._stream()) != self._home:
+        if self._stream is not None and not func.is_view and (stream := self._stream()) != self._home:
             self._on_another(stream)
         self._fell_back = False
         found = func(*args, **kwargs) if kwargs else func(*args)
