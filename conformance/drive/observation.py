@@ -238,20 +238,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The operations of one run: how many on the device and, by name, elsewhere; and its memory.
-
-    ``elsewhere`` has those that ran off the device. ``peak`` is the largest memory on the device in bytes, beyond the
-    memory in use before.
-    """
+    """The operations of one run: how many on the device and, by name, elsewhere."""
 
     there: int = 0
     elsewhere: Mapping[str, int] = field(default_factory=dict)
-    peak: int = 0
 
     def __add__(self, other: Executed) -> Executed:
-        """Return both runs as one, with the higher peak."""
-        elsewhere = Counter(self.elsewhere) + Counter(other.elsewhere)
-        return Executed(self.there + other.there, elsewhere, max(self.peak, other.peak))
+        """Return both runs as one."""
+        return Executed(self.there + other.there, Counter(self.elsewhere) + Counter(other.elsewhere))
 
     @property
     def off_device_share(self) -> float | None:
@@ -266,13 +260,15 @@ class Observation:
     """The steps of one run.
 
     ``changed_later`` names returned gradients that changed after they were returned. ``close_raised`` is the error of
-    closing the session. ``executed`` has the operations and their devices, if they were recorded.
+    closing the session. ``executed`` has the operations and their devices, if they were recorded. ``peak`` is the
+    largest memory on the device in bytes, beyond the memory in use before; None if it was not measured.
     """
 
     steps: tuple[Step, ...] = ()
     changed_later: tuple[str, ...] = ()
     close_raised: Raised | None = None
     executed: Executed | None = None
+    peak: int | None = None
 
     @property
     def raised(self) -> Step | None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Adapter
-from gradconform.devices.device import device_of
+from gradconform.devices.device import Device, device_of
 from gradconform.devices.probe import OPERATIONS
 from gradconform.devices.tensor_facts import address_of, storage_of, withheld
 from gradconform.torch_releases.accelerator import sleep_of
@@ -52,12 +52,49 @@ def is_logged(materials: Materials) -> bool:
 def drive_logged(
     adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0, known: Observation = NOTHING_SEEN
 ) -> Observation:
-    """Return the result of :func:`gradconform.drive.driver.drive`, with the executed operations if they are logged."""
+    """Return the result of :func:`gradconform.drive.driver.drive`, with the executed operations and the peak of memory.
+
+    They are None if operations are not logged.
+    """
     if not is_logged(materials):
         return drive(adapter, materials, loss_scale=loss_scale, known=known)
     log = OperationLog(materials.device)
     found = drive(adapter, materials, loss_scale=loss_scale, log=log, known=known)
-    return replace(found, executed=log.executed())
+    return replace(found, executed=log.executed(), peak=log.peak())
+
+
+def drive_unlogged(
+    adapter: Adapter, materials: Materials, *, loss_scale: float = 1.0, known: Observation = NOTHING_SEEN
+) -> Observation:
+    """Return the result of :func:`gradconform.drive.driver.drive`, with the peak of memory if the device counts it.
+
+    A log would run Python code for each operation. The peak is None if operations of the trial are not logged either.
+    """
+    counter = device_of(materials.device)
+    if not (is_logged(materials) and counter.counts_memory):
+        return drive(adapter, materials, loss_scale=loss_scale, known=known)
+    memory = Memory(counter)
+    found = drive(adapter, materials, loss_scale=loss_scale, known=known)
+    return replace(found, peak=memory.peak())
+
+
+class Memory:
+    """The device's own counter of memory, from the creation of this object on."""
+
+    def __init__(self, counter: Device) -> None:
+        self._counter = counter
+        counter.reset_peak_memory()
+        self._before = counter.peak_memory()
+
+    @property
+    def counted(self) -> bool:
+        """Whether the device counts its memory."""
+        return self._before is not None
+
+    def peak(self) -> int | None:
+        """Return the largest memory in bytes beyond that at the creation; None if the device does not count it."""
+        after = self._counter.peak_memory()
+        return None if after is None or self._before is None else after - self._before
 
 
 class OperationLog(DispatchMode):
@@ -80,15 +117,18 @@ class OperationLog(DispatchMode):
         self._home, self._slowed = 0, set[int]()
         #: Whether the last call ran work on another stream than the caller's.
         self.other_streams = False
-        self._counter.reset_peak_memory()
-        self._before = self._counter.peak_memory()
+        self._memory = Memory(self._counter)
+        self._counted = self._memory.counted
         _watch_fall_back(device.type)
 
     def executed(self) -> Executed:
         """Return the logged operations, after the run."""
-        after = self._counter.peak_memory()
-        peak = self._peak if after is None or self._before is None else after - self._before
-        return Executed(self._there, dict(self._off_device), peak)
+        return Executed(self._there, dict(self._off_device))
+
+    def peak(self) -> int:
+        """Return the largest memory on the device in bytes, beyond the memory in use before."""
+        counted = self._memory.peak()
+        return self._peak if counted is None else counted
 
     def __enter__(self) -> Self:
         """Start logging."""
@@ -113,15 +153,15 @@ class OperationLog(DispatchMode):
         found = func(*args, **kwargs) if kwargs else func(*args)
         fell_back = self._fell_back
         name = _counted_name(func)
-        if self._before is not None and not name:
+        if self._counted and not name:
             return found
-        if self._before is not None and isinstance(found, Tensor) and found.device.type == self._kind and not fell_back:
+        if self._counted and isinstance(found, Tensor) and found.device.type == self._kind and not fell_back:
             self._there += 1  # common, and quick
             return found
         made = tensors(found)
         if made and name:
             self._count(name, made, fell_back=fell_back)
-        if self._before is None:
+        if not self._counted:
             for tensor in made:
                 self._weigh(tensor)
         return found

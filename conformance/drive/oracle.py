@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from gradconform.devices.device import device_of
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
 from .adapter_mistake import of_a_watch
-from .driver import drive
 from .observation import Observation, Raised
-from .operation_log import drive_logged, is_logged
+from .operation_log import drive_logged, drive_unlogged, is_logged
 from .reference64 import Computed, OracleCache, References
 
 
@@ -64,15 +65,26 @@ class Oracle:
         return self._cache.of_trial(references.materials, references.loss_scale, what, make)
 
     def observe(self, references: References) -> Observation:
-        """Return plain autograd's observation.
+        """Return plain autograd's observation; its operations are logged only if nothing else measures its memory.
 
         Raises :class:`WatchError` if the kit's own code raised, else :class:`OracleError` or :class:`DeviceLostError`.
         """
-        found: Observation = self.known(references, "first", lambda: self._first(references))
+        found: Observation = self.known(
+            references, "first", lambda: self._first(references, logged=not self._counts_memory)
+        )
+        return found
+
+    def observe_logged(self, references: References) -> Observation:
+        """Return plain autograd's observation with a log, if the trial has one; raises as :meth:`observe` does."""
+        if not self._counts_memory:
+            return self.observe(references)
+        found: Observation = self.known(references, "logged", lambda: self._first(references, logged=True))
         return found
 
     def observe_unlogged(self, references: References) -> Observation:
         """Return plain autograd's observation without an operation log, since a log may change a device's results."""
+        if self._counts_memory:
+            return self.observe(references)
         found: Observation = self.known(references, "unlogged", lambda: self._drive(references, logged=False))
         return found
 
@@ -104,11 +116,17 @@ class Oracle:
         return peak
 
     def _peak_of(self, references: References, program: str) -> int | None:
-        found = self._drive(references, replaced(references.materials, self.device, program=program, watch=frozenset()))
-        return None if found.raised is not None or found.executed is None else found.executed.peak
+        materials = replaced(references.materials, self.device, program=program, watch=frozenset())
+        found = self._drive(references, materials, logged=not self._counts_memory)
+        return None if found.raised is not None else found.peak
 
-    def _first(self, references: References) -> Observation:
-        found = self._drive(references)
+    @cached_property
+    def _counts_memory(self) -> bool:
+        """Whether the device counts its memory; else a log of operations weighs their tensors."""
+        return device_of(self.device).counts_memory
+
+    def _first(self, references: References, *, logged: bool) -> Observation:
+        found = self._drive(references, logged=logged)
         if found.raised is None:
             return found
         own = found.raised.raised
@@ -118,7 +136,7 @@ class Oracle:
             raise WatchError(msg, own)
         if not self.trusted:
             self._raise_if_lost(problem, found.raised.raised)
-            if self._drive(references).raised is None:
+            if self._drive(references, logged=logged).raised is None:
                 msg = f"plain autograd raised {problem}, and when it was run again it did not"
                 raise DeviceLostError(msg, found.raised.raised)
         raise OracleError(problem, found.raised.raised)
@@ -131,7 +149,7 @@ class Oracle:
         return found
 
     def _drive(self, references: References, materials: Materials | None = None, *, logged: bool = True) -> Observation:
-        way = drive_logged if logged else drive
+        way = drive_logged if logged else drive_unlogged
         try:
             return way(self._adapter, materials or references.materials, loss_scale=references.loss_scale)
         except NotImplementedError as error:

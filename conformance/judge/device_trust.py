@@ -55,17 +55,18 @@ class DeviceTrust:
         self._oracle, self._device = oracle, oracle.device
         self._long_sums: dict[torch.dtype, Verdict | None] = {}
 
-    def observe(self, references: References) -> tuple[Observation, Mapping[str, float]]:
+    def observe(self, references: References, *, logged: bool = False) -> tuple[Observation, Mapping[str, float]]:
         """Return plain autograd's observation, and the error in eps of each operation that is imprecise but not wrong.
 
-        Raises also as :meth:`gradconform.drive.oracle.Oracle.observe` does.
+        With ``logged``, its operations are logged, unless the log itself makes the device wrong. Raises also as
+        :meth:`gradconform.drive.oracle.Oracle.observe` does.
         """
-        found = self._oracle.observe(references)
+        found = self._oracle.observe_logged(references) if logged else self._oracle.observe(references)
         if self._oracle.trusted:
             return found, {}
         self._raise_for_long_sums(references.materials.dtype)
         try:
-            imprecise = self._hold_against_the_cpu(references, found, "faults")
+            imprecise = self._hold_against_the_cpu(references, found, "faults logged" if logged else "faults")
         except DeviceFaultError:
             plain = self._oracle.observe_unlogged(references) if self._log_matters(references, found) else None
             if plain is None:

@@ -42,10 +42,11 @@ class Measurements:
         self.spread = max(self.spread, *_relative(evidence), 0.0)
         for operation, eps in evidence.imprecise.items():
             self.imprecise[operation] = max(eps, self.imprecise.get(operation, 0.0))
-        own, plain = evidence.observation.executed, evidence.oracle.executed
-        if own is not None and plain is not None:
-            self.own += own
-            self.plain += plain
+        own, plain = evidence.observation, evidence.oracle
+        if own.executed is not None:
+            self.own += own.executed
+            self.plain += plain.executed or own.executed  # not logged if all of the implementation ran on the device
+        if own.peak is not None and plain.peak is not None:
             self._weigh(own.peak, plain.peak, evidence.undeferred_peak)
 
     def _weigh(self, own: int, plain: int, undeferred: int | None) -> None:

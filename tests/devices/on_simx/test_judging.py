@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.drive.operation_log import number_tensor
+from gradconform.adapter import Adapter
+from gradconform.drive import operation_log, oracle
+from gradconform.drive.observation import Observation
+from gradconform.drive.operation_log import OperationLog, number_tensor
 from gradconform.fixtures.stages import ZOO
 from gradconform.plugins.devices import simx
 from gradconform.reference import split
@@ -57,6 +60,37 @@ def test_a_right_implementation_on_a_healthy_device_is_clean_and_runs_there(devi
     assert set(shares) == {0.0, None}
     assert shares.count(None) == sum(result.check.startswith("lifetime.") for result in report.results)
     assert all(result.oracle_spread is None for result in report.results)
+
+
+def test_plain_autograd_is_logged_only_if_the_implementation_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+
+    def drive_logged(adapter: Adapter, materials: Materials, **options: Any) -> Observation:
+        if operation_log.is_logged(materials):
+            logged.append(materials.trial.program)
+        return operation_log.drive_logged(adapter, materials, **options)
+
+    monkeypatch.setattr(oracle, "drive_logged", drive_logged)
+    assert statuses(run(checks=CHECKS[:2])) == {("passed", None)}
+    assert logged == []
+    assert statuses(run(Doubles, checks=CHECKS[:1])) == {("failed", "mismatch")}
+    assert len(logged) == 1
+
+
+@pytest.mark.parametrize(("target", "status"), [("reference-split", "passed"), ("Doubles", "failed")])
+def test_if_a_log_changes_results_both_run_without_it(
+    monkeypatch: pytest.MonkeyPatch, target: str, status: str
+) -> None:
+    dispatched = OperationLog.__torch_dispatch__
+
+    def disturbed(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = dispatched(self, func, types, args, kwargs)
+        return found * 2 if func is torch.ops.aten.addmm.default else found
+
+    monkeypatch.setattr(OperationLog, "__torch_dispatch__", disturbed)
+    report = run(Doubles if target == "Doubles" else target, checks=CHECKS[:1])
+    assert {result.status for result in report.results} == {status}
+    assert [result.off_device_share for result in report.results] == [None]
 
 
 #: What is wrong with the device, the dtype, what the first line of a message says, and a check that must say it.
