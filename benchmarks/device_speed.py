@@ -6,13 +6,16 @@ the CPU, how often the CPU waits for them, and what is copied. Copies that do no
 number of the device (``item``) waits as well. The seconds of the checks are CPU time of this process, so other load on
 the machine changes them little; those to the first check are wall time, as the probe has a process of its own.
 
-The last line compares two ratios: the kit's time on the device over that on the CPU, and the same of plain forward and
-backward of the profile's stages without the kit. What the first has beyond the second is the kit's own.
+The last lines compare three ratios: the kit's time on the device over that on the CPU, the same of plain forward and
+backward of the profile's stages without the kit, and the lower limit. On a device, the kit does all that it does on the
+CPU, and also runs plain autograd on the CPU to verify the device. So the limit is the second ratio plus the share of
+plain autograd in the CPU's time.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +25,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradconform.devices.device import device_of
+from gradconform.drive.oracle import Oracle, OracleError
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.trees import tensors
+from gradconform.trial.materials import Materials
 
 PLUGINS = {"simx": "gradconform.plugins.devices.simx"}
 COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from")
@@ -115,6 +120,18 @@ def plain(device: str, profile: str) -> float:
     return taken
 
 
+def verified(profile: str) -> float:
+    """Return the seconds of plain autograd on the CPU, as the kit runs it for every trial of a profile."""
+    run, oracle, taken = Run(RunOptions.of("reference-split", profile=profile)), Oracle(torch.device("cpu")), 0.0
+    for trial in dict.fromkeys(trial for item in run.plan.items for trial in item.check.trials):
+        materials = Materials(trial, dtype=torch.float32, device=oracle.device, seed=20)
+        began = time.process_time()
+        with contextlib.suppress(OracleError):
+            oracle.observe(oracle.references(materials, 1.0))
+        taken += time.process_time() - began
+    return taken
+
+
 def _step(stage: torch.nn.Module, args: tuple[Any, ...]) -> None:
     outputs = [one for one in tensors(stage(*args)) if one.requires_grad]
     torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
@@ -140,10 +157,13 @@ def main() -> None:
         starts = f"{several[0].start_s:11.2f} s  {min(one.start_s for one in several):8.2f} s"
         copies = f"{copied.copies / count:6.1f}  {copied.waits / count:5.1f}  {copied.bytes / count / 1024:5.1f}"
         print(f"{device:6}  {count:6}  {starts}  {best.checks_s:7.2f}  {copies}")
-    ratio = min(one.checks_s for one in found[arguments.device]) / min(one.checks_s for one in found["cpu"])
+    on_cpu = min(one.checks_s for one in found["cpu"])
+    ratio = min(one.checks_s for one in found[arguments.device]) / on_cpu
     floor = min(plain(arguments.device, arguments.profile) for _ in range(arguments.rounds))
     floor /= min(plain("cpu", arguments.profile) for _ in range(arguments.rounds))
+    limit = floor + min(verified(arguments.profile) for _ in range(arguments.rounds)) / on_cpu
     print(f"{arguments.device} takes {ratio:.2f} times the CPU's time; plain forward and backward {floor:.2f} times")
+    print(f"lower limit, with plain autograd on the CPU to verify the device: {limit:.2f} times")
 
 
 if __name__ == "__main__":

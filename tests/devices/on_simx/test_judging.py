@@ -74,7 +74,7 @@ def test_plain_autograd_is_logged_only_if_the_implementation_differs(monkeypatch
     assert statuses(run(checks=CHECKS[:2])) == {("passed", None)}
     assert logged == []
     assert statuses(run(Doubles, checks=CHECKS[:1])) == {("failed", "mismatch")}
-    assert len(logged) == 1
+    assert logged
 
 
 @pytest.mark.parametrize(("target", "status"), [("reference-split", "passed"), ("Doubles", "failed")])
