@@ -1,4 +1,4 @@
-"""What the layouts of arguments accuse torch's CPU kernels of: a script of torch alone confirms each accusation."""
+"""Torch's wrong CPU kernels, which need no second device to be found: a script of torch alone confirms each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from gradconform.run.run import check_stage_backward
 
 FOLDER = Path(__file__).with_name("torch_2_13")
-#: The kernels that each script confirms, by an operation whose check accuses it; no sample shows the one of ctc_loss.
+#: The kernels that each script confirms, by an operation whose layout check accuses it. No sample shows that of
+#: ctc_loss; finite differences show that of as_strided_scatter.
 CONFIRMED = {
+    "as_strided_scatter_gradient_of_overwritten": {},
     "batch_norm_weight_read_as_contiguous": {"nn.BatchNorm1d": "aten::native_batch_norm_backward"},
     "ctc_targets_read_as_contiguous": {},
     "group_norm_weight_read_as_contiguous": {"native_group_norm": "aten::native_group_norm"},

@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gradconform.reference import install, split
@@ -293,18 +293,29 @@ def deepspeeds_engine() -> contextlib.AbstractContextManager[None]:
             raise RuntimeError(msg)
         torch.autograd.backward(*map(list, zip(*needing, strict=True)))
 
-    def of_one_dimension(engine: Any) -> None:
-        scalars = [one for one in engine.module.parameters() if one.dim() == 0]
-        for one in scalars:
-            one.data = one.data.reshape(1)
+    def contiguous(engine: Any) -> None:
+        odd = {one: one.data for one in engine.module.parameters() if not (one.dim() and one.is_contiguous())}
+        for one, values in odd.items():
+            one.data = values.reshape(-1)
         broadcast(engine)
-        for one in scalars:
-            one.data = one.data.reshape(())
+        for one, values in odd.items():
+            one.data = values.copy_(one.data.reshape(values.shape))
 
     return replaced(
         ("deepspeed.runtime.pipe.engine.PipelineEngine._exec_backward_pass", backward_pass),
-        ("deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model", of_one_dimension),
+        ("deepspeed.runtime.engine.DeepSpeedEngine._broadcast_model", contiguous),
     )
+
+
+def scattered_into_a_copy() -> contextlib.AbstractContextManager[None]:
+    """Write into a copy of the input, by operations whose backward is right."""
+
+    def as_strided_scatter(kept: Tensor, written: Tensor, size: Any, stride: Any, storage_offset: int = 0) -> Tensor:
+        result = kept.clone()
+        result.as_strided(size, stride, storage_offset).copy_(written)
+        return result
+
+    return replaced(("torch.as_strided_scatter", as_strided_scatter))
 
 
 def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
@@ -343,6 +354,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
     "megatron-core": {"bias_beside_frozen_weight": linear_of_torch},
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
+        "as_strided_scatter_gradient_of_overwritten": scattered_into_a_copy,
         "batch_norm_counts_inference": plain_schedules,
         "batch_norm_weight_read_as_contiguous": contiguous_arguments("torch.nn.functional.batch_norm"),
         "ctc_targets_read_as_contiguous": contiguous_arguments("torch.nn.functional.ctc_loss"),

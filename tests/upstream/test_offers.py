@@ -78,7 +78,7 @@ def test_an_offer_says_of_releases_and_issues_what_the_page_of_torchs_releases_s
 
 @EACH
 def test_an_offer_says_where_the_cause_is_likely_to_be_and_how_it_might_be_mended(offer: Offer) -> None:
-    assert re.match(r"[\w/]+\.(py|cpp)\b", offer.place)
+    assert re.match(r"[\w/]+\.(py|cpp|yaml)\b", offer.place)
     assert offer.mend.endswith(".")
     assert re.match(r"[A-Z]\w+(: .+)?$", offer.fails)
     assert offer.run in {"python", "pytest"}

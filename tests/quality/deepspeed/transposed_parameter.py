@@ -1,6 +1,6 @@
-"""deepspeed.initialize raises for a model with a parameter that is not contiguous, which it views as bytes to broadcast.
+"""deepspeed.initialize raises for a model with a non-contiguous parameter, which it views as bytes to broadcast.
 
-A weight in channels_last and a transposed weight are two.
+A transposed weight is one.
 """
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
