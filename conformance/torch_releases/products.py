@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ _FACTORS = {
 _SCALES = ("_saved_alpha", "_saved_beta")
 
 
+@lru_cache(maxsize=len(_FACTORS))
+def _factors_of(kind: type) -> dict[int, _Factor]:
+    return _FACTORS[kind.__name__]
+
+
 def is_product(kind: type) -> bool:
     """Return whether nodes of a torch type are products with all the names that the formulas need."""
     factors = _FACTORS.get(kind.__name__, {})
@@ -71,10 +77,9 @@ def engine_is_needed() -> bool:
     """
     if torch.is_anomaly_enabled() or torch.is_inference_mode_enabled() or is_compiled_autograd_on():
         return True
-    if not (LEVEL.there(forward_ad) and MODES.there(torch._C)):  # noqa: SLF001 (named above)
-        return True
     (level,), (modes,) = LEVEL.spellings, MODES.spellings
-    return bool(getattr(forward_ad, level) >= 0 or getattr(torch._C, modes)() > 0)  # noqa: SLF001 (named above)
+    at, count = getattr(forward_ad, level, None), getattr(torch._C, modes, None)  # noqa: SLF001 (named above)
+    return bool(at is None or count is None or at >= 0 or count() > 0)
 
 
 def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor] | None:
@@ -85,7 +90,7 @@ def factor_grads(node: Node, grad: Tensor, places: Sequence[int]) -> list[Tensor
     """
     if type(grad) is not Tensor or grad.layout is not torch.strided or not grad.is_floating_point():
         return None
-    factors = _FACTORS[type(node).__name__]
+    factors = _factors_of(type(node))
     if 0 not in factors and not all(getattr(node, name) == 1 for name in _SCALES):
         return None
     found = []

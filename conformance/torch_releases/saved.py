@@ -52,10 +52,10 @@ def products_recomputing(nodes: Iterable[Node]) -> set[Node]:
     (packed,) = PACKED.spellings
     found = set()
     for node in nodes:
-        for name in _raw_by(type(node)):
+        for name in _raw_in(type(node)):
             one = getattr(getattr(node, name), packed)
             if one is not None:
-                if _is_to_compute(one):
+                if type(one) is not Tensor and _is_to_compute(one):
                     found.add(node)
                 break
     return found
