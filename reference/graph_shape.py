@@ -105,13 +105,15 @@ class Graph:
     leaves: list[Tensor]
 
 
-def walk(roots: Sequence[GradientEdge], inputs: Iterable[Node], trained: Mapping[int, Tensor]) -> Graph:
+def walk(roots: Sequence[GradientEdge], inputs: Iterable[Tensor], trained: Mapping[int, Tensor]) -> Graph:
     """Return the walked graph below ``roots``; ``trained`` has the parameters by their ids."""
+    # Torch finds the node of a leaf by an operation on it, so the walk looks for the leaf instead.
+    own = {id(one): -1 for one in inputs if one.grad_fn is None}
     nodes = list(dict.fromkeys(edge.node for edge in roots))
     numbers: dict[Node | None, int] = {None: -1, **{node: number for number, node in enumerate(nodes)}}
     code: list[Kind | int] = []
     leaves: list[Tensor] = []
-    known, number_of, add, meet, count = _OF_TORCH.get, numbers.setdefault, code.append, nodes.append, len(nodes)
+    known, add, meet, count = _OF_TORCH.get, code.append, nodes.append, len(nodes)
     for node in nodes:  # the list grows meanwhile
         kind = known(type(node))
         children = node.next_functions
@@ -119,19 +121,23 @@ def walk(roots: Sequence[GradientEdge], inputs: Iterable[Node], trained: Mapping
             leaf: Tensor | None = None if children else getattr(node, "variable", None)
             if leaf is not None:
                 leaves.append(leaf)
+                if id(leaf) in own:
+                    own[id(leaf)] = numbers[node]
             kind = _kind_of(node) if leaf is None else _LEAVES[id(leaf) in trained, leaf.dim() <= 1]
         add(kind)
         for child, output in children:
-            number = number_of(child, count)
-            add(number)
-            if output:
-                add(-1 - output)
-            if number == count and child is not None:
+            if child in numbers:
+                add(numbers[child])
+            else:
+                numbers[child] = count
+                add(count)
                 meet(child)
                 count += 1
+            if output:
+                add(-1 - output)
     shape = Shape(
         tuple(code),
         tuple((numbers[edge.node], edge.output_nr) for edge in roots),
-        tuple(numbers[node] for node in inputs if node in numbers),
+        tuple(number for one in inputs if (number := own.get(id(one), numbers.get(one.grad_fn, -1))) >= 0),
     )
     return Graph(nodes, shape, leaves)

@@ -81,7 +81,7 @@ class Uses:
 
 def uses_of(
     roots: Sequence[GradientEdge],
-    inputs: Sequence[Node],
+    inputs: Sequence[Tensor],
     trained: Mapping[int, Tensor],
     *,
     explain: bool = False,
@@ -89,13 +89,13 @@ def uses_of(
 ) -> Uses:
     """Return where W starts for each parameter, and for which of them I computes the gradient.
 
-    The outputs are the ``roots``, ``inputs`` the nodes of the inputs that need a gradient; ``trained`` are the
-    parameters by their ids. With ``explain``, each reason is the first that holds; otherwise any valid one. ``look_up``
-    returns the plan for a shape.
+    The outputs are the ``roots``, ``inputs`` the tensors that need a gradient. ``trained`` are the parameters by their
+    ids. With ``explain``, each reason is the first that holds; otherwise any valid one. ``look_up`` returns the plan
+    for a shape.
     """
     graph = walk(roots, inputs, trained)
     plan, nodes = look_up(graph.shape), graph.nodes
-    stand_ins = _stand_ins(graph, inputs, trained)
+    stand_ins = _stand_ins(graph, trained)
     found = Uses(roots, nodes, plan, stand_ins, dict.fromkeys(stand_ins, Reason.RESHARDED))
     for one in plan.early:
         if one.reason is not None:
@@ -123,7 +123,7 @@ def _left(found: Uses, again: set[int], group: GroupPlan) -> GroupPlan | None:
     return replace(group, parameters=kept, sides=None) if kept else None
 
 
-def _stand_ins(graph: Graph, inputs: Sequence[Node], trained: Mapping[int, Tensor]) -> frozenset[Node]:
+def _stand_ins(graph: Graph, trained: Mapping[int, Tensor]) -> frozenset[Node]:
     """Return the nodes of parameters that replace trained ones, which are not in the graph themselves.
 
     Modules hold the divided parameters, and while fully_shard has gathered them, others replace these.
@@ -133,4 +133,4 @@ def _stand_ins(graph: Graph, inputs: Sequence[Node], trained: Mapping[int, Tenso
         return frozenset()
     others = {id(leaf) for leaf in graph.leaves if id(leaf) not in trained and isinstance(leaf, nn.Parameter)}
     nodes = (node for node in graph.nodes if not node.next_functions and id(getattr(node, "variable", None)) in others)
-    return frozenset(nodes) - set(inputs)
+    return frozenset(nodes) - {graph.nodes[number] for number in graph.shape.inputs}

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.devices.tensor_facts import shared_place_of
 from gradconform.torch_releases.edges import EDGE
@@ -83,8 +83,7 @@ def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
     roots, grads = match(list(stage_outputs_or_loss), output_grads)
     trained = {id(weight): weight for weight in weights if weight.requires_grad}
     wanted = [value for value in input_values if isinstance(value, Tensor) and value.requires_grad]
-    inputs = [get_gradient_edge(value).node for value in wanted]
-    uses = uses_of([edge_of(root) for root in roots], inputs, trained, explain=explain, look_up=look_up)
+    uses = uses_of([edge_of(root) for root in roots], wanted, trained, explain=explain, look_up=look_up)
     if uses.plan.whole is not None:
         leaves = [*trained.values(), *map(accumulated_into, uses.stand_ins)]
         given, starts, held = input_pass(roots, grads, wanted, leaves)
@@ -93,10 +92,7 @@ def stage_backward_input(  # noqa: PLR0913 (torch has four of them)
     else:
         given, kept = _computed(roots, grads, wanted, uses)
     of_caller = places_of(grads)
-    of_ours = kept.places()
-    found = apart(input_values, given, of_caller | of_ours)
-    if not of_caller.isdisjoint(of_ours):
-        kept.copy(of_caller)
+    found = apart(input_values, given, of_caller | kept.set_apart(of_caller))
     context = _groups(uses, kept)
     if explain:
         context[0]["explained"] = [Fallback(accumulated_into(node), reason) for node, reason in uses.early.items()]
@@ -127,25 +123,31 @@ class _Kept:
 
     #: The gradients at the edges of uses, by their places in the plan.
     came: dict[int, Tensor | None] = field(default_factory=dict)
-    #: The places of products without any hooks.
+    #: The places of products, whose gradients are those that they ran on, after all hooks.
+    ran: frozenset[int] = frozenset()
+    #: The places of the products without a hook behind them.
     untouched: set[int] = field(default_factory=set)
     #: W's start gradients at the outputs that lead to no input.
     outputs: list[tuple[GradientEdge, Tensor | None]] = field(default_factory=list)
     early: dict[Node, Tensor | None] = field(default_factory=dict)
 
-    def places(self) -> set[int]:
-        """Return the memory addresses of all kept gradients."""
-        return places_of([*self.came.values(), *self.early.values(), *(grad for _, grad in self.outputs)])
-
-    def copy(self, places: set[int]) -> None:
-        """Copy the tensors at ``places``, which belong to others."""
+    def set_apart(self, others: set[int]) -> set[int]:
+        """Copy the tensors at the memory addresses in ``others``; return the addresses of the rest."""
+        places: set[int] = set()
 
         def own(grad: Tensor | None) -> Tensor | None:
-            return grad.detach().clone() if grad is not None and shared_place_of(grad) in places else grad
+            if grad is None:
+                return None
+            place = shared_place_of(grad)
+            if place in others:
+                return grad.detach().clone()
+            places.add(place)
+            return grad
 
         self.came = {place: own(grad) for place, grad in self.came.items()}
         self.outputs = [(edge, own(grad)) for edge, grad in self.outputs]
         self.early = {node: own(grad) for node, grad in self.early.items()}
+        return places
 
     def nothing_came(self, group: GroupPlan) -> bool:
         """Return whether no gradient reached any use of a group."""
@@ -218,7 +220,10 @@ def _groups(uses: Uses, kept: _Kept) -> list[dict[str, Any]]:
         groups[0]["stand_ins"] = uses.stand_ins
     batch = uses.plan.batch
     if uses.is_as_planned() and kept.untouched.issuperset(batch.places):
-        groups += [_batched(uses, kept)] if batch.places else []
+        if batch.places:
+            groups.append(_batched(uses, kept))
+            # No product of the batch leads to such a vector, so the engine reaches it once.
+            groups[0]["joins"] = all(reason is Reason.VECTOR for reason in uses.early.values())
         return groups + [_group(uses, kept, group) for group in uses.plan.others]
     return groups + [_group(uses, kept, group) for group in uses.groups]
 
@@ -246,6 +251,8 @@ def _group(uses: Uses, kept: _Kept, group: GroupPlan) -> dict[str, Any]:
         "edges": [*(uses.nodes[number] for number in by_nodes), *(uses.roots[place] for place in by_roots)],
         "again": group.again,
     }
+    if not kept.ran.isdisjoint(group.places):
+        found["ran"] = [uses.nodes[uses.plan.edges[place][0]] for place in group.places if place in kept.ran]
     if group.outputs:
         found["intermediates"] += [edge.node for edge, _ in kept.outputs]
         found["grads"] += [(None,) * edge.output_nr + (grad,) for edge, grad in kept.outputs]
