@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import torch
@@ -163,16 +164,18 @@ def _computed(
     if any(group.outputs for group in uses.groups):
         kept.outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.plan.apart]
     loss = [below_loss(uses.roots[0])] if kept.outputs and len(roots) == 1 and grads[0] is None else []
-    nodes, incoming, places = uses.nodes, uses.plan.edges, uses.places()
+    nodes, incoming = uses.nodes, uses.plan.edges
+    products = () if engine_is_needed() else uses.products()
+    kept.ran = frozenset(products)
+    places = [place for place in uses.places() if place not in kept.ran]
     edges = [GradientEdge(nodes[number], output) for number, output in map(incoming.__getitem__, places)]
     early = [GradientEdge(node, 0) for node in uses.early]
-    products = () if engine_is_needed() else uses.products()
     with Watched([nodes[incoming[place][0]] for place in products]) as watched:
         given = _grads(roots, grads, [*wanted, *edges, *loss, *early], uses.early)
     came = iter(given[len(wanted) :])
     kept.came = dict(zip(places, came))  # noqa: B905 (the gradients of the loss and of parameters follow)
-    untouched = watched.untouched([kept.came[place] for place in products])
-    kept.untouched = {place for place, alone in zip(products, untouched, strict=True) if alone}
+    kept.came.update(zip(products, watched.ran_on, strict=True))
+    kept.untouched = set(compress(products, watched.alone))
     if loss:
         kept.outputs = [(loss[0], next(came))]
     kept.early = dict(zip(uses.early, came, strict=True))

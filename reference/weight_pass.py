@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.torch_releases.engine import accumulate
+from gradconform.torch_releases.node_hooks import running_on
 from gradconform.torch_releases.products import engine_is_needed, factor_grads
 
 from .gradients import starts_of
@@ -58,23 +59,25 @@ class _WeightPass:
         """Compute a group of independent uses, each of which is freed when it is finished."""
         nodes, grads, params = group.pop("intermediates"), group.pop("grads"), group["params"]
         sides, parameters = group.pop("sides"), group.pop("parameters")
-        sought = self._leaves = self._sought(params)
-        for place, (node, (grad,)) in enumerate(zip(nodes, grads, strict=True)):
+        sought = self._sought(params)
+        leaves = self._leaves = self._leaves + sought
+        for place, some in enumerate(sides if sought else ()):
+            node, (grad,) = nodes[place], grads[place]
             nodes[place] = grads[place] = None
-            if not sought or grad is None:
+            if grad is None:
                 continue
-            if self._engine_is_needed or not self._add(node, grad, sides[place]):
+            if self._engine_is_needed or not self._add(node, grad, some):
                 first = sum(parameters[:place])
                 own = self._sought(params[first : first + parameters[place]])
                 if own:
-                    accumulate([GradientEdge(node, 0)], [grad], own, retain_graph=self._retain_graph)
+                    self._run_uses([(GradientEdge(node, 0), grad)], own, [node])
             elif self._bytes > _AT_ONCE:
                 self.flush()
-                self._leaves = sought
+                self._leaves = leaves
 
     def run(self, group: dict[str, Any]) -> None:
         """Compute a group whose uses share their parameters."""
-        sides = group.pop("sides", None)
+        sides, ran = group.pop("sides", None), group.pop("ran", ())
         sought = self._sought(group["params"], group.get("stand_ins", ()))
         self.flush()
         if sides is not None and sought and not self._engine_is_needed:
@@ -89,10 +92,21 @@ class _WeightPass:
             else:
                 self._drop()
         starts, keepers = starts_of(group), group.pop("edges", None)
-        if starts and sought:
+        if starts and sought and group.get("joins"):  # the next group's start of the engine
             edges, grads = zip(*starts, strict=True)
-            accumulate(edges, grads, sought, retain_graph=self._retain_graph or group.get("again", False))
+            self._edges, self._grads, self._leaves = [*edges], [*grads], sought
+        elif starts and sought:
+            self._run_uses(starts, sought, ran, again=group.get("again", False))
         del keepers
+
+    def _run_uses(
+        self, starts: _Starts, leaves: Sequence[Tensor], ran: Collection[Node], *, again: bool = False
+    ) -> None:
+        """Let the engine run uses; those that ``ran`` on their gradients in I, after hooks, run on them again."""
+        edges, grads = zip(*starts, strict=True)
+        exact = [(edge.node, grad) for edge, grad in starts if edge.node in ran]
+        with running_on(exact):
+            accumulate(edges, grads, leaves, retain_graph=self._retain_graph or again)
 
     def _sought(self, nodes: Sequence[Any], stand_ins: Collection[Any] = ()) -> list[Tensor]:
         """Return the leaves that nodes accumulate into, if they are trained or replace trained ones."""
@@ -107,9 +121,9 @@ class _WeightPass:
         if found is None:
             return False
         children = node.next_functions
-        for side, one in zip(sides, found, strict=True):
-            self._edges.append(GradientEdge(*children[side]))  # type: ignore[arg-type] # a side leads to a parameter
-            self._grads.append(one)
+        self._edges += [GradientEdge(*children[side]) for side in sides]  # type: ignore[arg-type] # to a parameter
+        self._grads += found
+        for one in found:
             self._bytes += one.nbytes
         return True
 

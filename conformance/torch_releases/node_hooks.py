@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,31 +27,28 @@ _COMPILED_AUTOGRAD = "torch._dynamo.compiled_autograd"
 
 
 class Watched:
-    """A context for a backward: reports which nodes of one output ran on their input unchanged, without other hooks.
+    """A context for a backward: takes the gradient on which each node of one output runs.
 
-    A hook on a node is called last, with the gradient on which the node ran. Hooks of the node's output and hooks
-    before the node are visible if they changed that gradient; other hooks behind the node are counted.
+    A hook on a node is called last, after the hooks of the node's output and those before the node.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Store the nodes."""
         self._nodes = nodes
-        self._ran_on: list[Tensor | None] = [None] * len(nodes)
-        self._streams: list[Any] = [None] * len(nodes)
-        self._others: list[Callable[[], Any] | None] = []
         self._handles: list[Any] = []
+        self._streams: list[Any] = [None] * len(nodes)
+        #: The gradient on which each node ran; None if it did not run, or on nothing.
+        self.ran_on: list[Tensor | None] = [None] * len(nodes)
+        #: After the backward: whether a node had no other hook behind it, and ran on this thread's stream.
+        self.alone: list[bool] = []
 
     def __enter__(self) -> Self:
         """Add a hook to each node."""
-        (beside,) = BESIDE.spellings
-        for place, node in enumerate(self._nodes):
-            handle = node.register_hook(self._hook(place))
-            self._handles.append(handle)
-            self._others.append(getattr(handle, beside, None))
+        self._handles = [node.register_hook(self._hook(place)) for place, node in enumerate(self._nodes)]
         return self
 
     def _hook(self, place: int) -> Callable[[Any, Any], None]:
-        ran_on, streams = self._ran_on, self._streams
+        ran_on, streams = self.ran_on, self._streams
 
         def hook(_: Any, came: tuple[Tensor | None, ...]) -> None:
             ran_on[place] = grad = came[0]
@@ -61,23 +60,43 @@ class Watched:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, and let this thread's streams wait for the gradients of others."""
+        (beside,) = BESIDE.spellings
         for handle in self._handles:
+            find = getattr(handle, beside, None)
+            hooks = None if find is None else find()
+            if hooks is not None and len(hooks) == 1:
+                hooks.clear()
+                self.alone.append(True)
+            else:
+                handle.remove()
+                self.alone.append(False)
+        for place, stream in enumerate(self._streams):
+            if stream is not None and self._waited(self.ran_on[place], stream):
+                self.alone[place] = False
+
+    def _waited(self, grad: Tensor | None, stream: Any) -> bool:
+        """Return whether a gradient is another stream's; this thread's then waits for it."""
+        current = None if grad is None else current_stream(grad)
+        if current is None or stream == current:
+            return False
+        current.wait_stream(stream)
+        return True
+
+
+@contextmanager
+def running_on(nodes: Iterable[tuple[Node, Tensor]]) -> Iterator[None]:
+    """Let each node of one output run on the gradient beside it, whatever other hooks return."""
+    handles = [node.register_prehook(partial(_replaced, (grad,))) for node, grad in nodes]
+    try:
+        yield
+    finally:
+        for handle in handles:
             handle.remove()
 
-    def untouched(self, came: Iterable[Tensor | None]) -> list[bool]:
-        """Return for each node whether it ran on the gradient in ``came`` and had no other hook.
 
-        It must have run on the stream that this thread uses for the device.
-        """
-        return [
-            grad is not None
-            and ran_on is grad
-            and others is not None
-            and not others()
-            and (grad.is_cpu or bool(stream == current_stream(grad)))
-            for grad, ran_on, others, stream in zip(came, self._ran_on, self._others, self._streams, strict=True)
-        ]
+def _replaced(grads: tuple[Tensor], _: Any) -> tuple[Tensor]:
+    return grads
 
 
 def current_stream(tensor: Tensor) -> Any:

@@ -115,6 +115,25 @@ def hooked_behind_the_node(stage: Stage, x: Tensor) -> Tensor:
     return stage.two(hidden)  # type: ignore[no-any-return] # a module's
 
 
+def hooked_in_turn(stage: Stage, x: Tensor) -> Tensor:
+    hidden, scales = stage.one(x), iter((3.0, 5.0))
+    hidden.register_hook(lambda grad: next(scales) * grad)
+    return stage.two(hidden)  # type: ignore[no-any-return] # a module's
+
+
+def hooked_in_turn_and_behind_the_node(stage: Stage, x: Tensor) -> Tensor:
+    hidden, scales = stage.one(x), iter((3.0, 5.0))
+    hidden.register_hook(lambda grad: next(scales) * grad)
+    hidden.grad_fn.register_hook(lambda given, _: tuple(None if one is None else 7.0 * one for one in given))
+    return stage.two(hidden)  # type: ignore[no-any-return] # a module's
+
+
+def hooked_where_a_weight_is_shared(stage: Stage, x: Tensor) -> Tensor:
+    hidden, scales = stage.one(x), iter((3.0, 5.0))
+    hidden.register_hook(lambda grad: next(scales) * grad)
+    return hidden + torch.cosh(stage.one.weight).sum() * stage.two(x.sin()) + F.linear(x.cos(), stage.one.weight)
+
+
 def hooked_below(stage: Stage, x: Tensor) -> Tensor:
     hidden = stage.two(x)
     (transposed,) = [node for node, _ in hidden.grad_fn.next_functions if node.name() == "TBackward0"]
@@ -141,7 +160,8 @@ class Sub(Tensor):
 CALLS = {
     layers: 1, of_three_dimensions: 1, of_experts: 1, strided: 1, hooked_below: 1, looked_on: 1, added_broadcast: 1,
     tied_side_by_side: 1, fused: 1, biases_shared: 3, sums_of_weights: 2, first_factors: 2, straight_for_leaves: 2,
-    batched: 1, scaled: 1, hooked_tensor: 2, hooked_before_the_node: 2, hooked_behind_the_node: 2, in_a_subclass: 2,
+    batched: 1, scaled: 1, hooked_tensor: 1, hooked_before_the_node: 1, hooked_behind_the_node: 2, hooked_in_turn: 1,
+    hooked_in_turn_and_behind_the_node: 2, hooked_where_a_weight_is_shared: 3, in_a_subclass: 2,
 }  # fmt: skip
 
 
@@ -213,6 +233,16 @@ def test_the_engine_is_called_once_for_all_products_that_w_computes(case: Callab
     with calls_of_the_engine() as calls:
         stage_backward_weight(stage.parameters(), context)
     assert len(calls) == CALLS[case]
+
+
+@pytest.mark.parametrize("case", [hooked_tensor, hooked_before_the_node, hooked_in_turn_and_behind_the_node])
+@pytest.mark.parametrize("mode", ["forward mode", "function mode"])
+def test_the_engine_runs_a_product_on_the_gradient_that_hooks_gave_in_i(mode: str, case: Callable[..., Any]) -> None:
+    runs = complete(case)
+    expected = next(runs)
+    next(runs)
+    with LOOKING_ON[mode]():
+        torch.testing.assert_close(next(runs), expected, rtol=0.0, atol=0.0)
 
 
 def test_a_hook_that_looks_on_is_called_once() -> None:
