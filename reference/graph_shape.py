@@ -131,7 +131,7 @@ def walk(roots: Sequence[GradientEdge], inputs: Iterable[Tensor], trained: Mappi
             else:
                 numbers[child] = count
                 add(count)
-                meet(child)
+                meet(child)  # type: ignore[arg-type] # None has a number
                 count += 1
             if output:
                 add(-1 - output)
