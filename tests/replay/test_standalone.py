@@ -269,6 +269,7 @@ OBSERVATION: dict[str, Shown | str] = {
     "changed_later": lambda seen: {"changed later:": dict.fromkeys(seen.changed_later, True)},
     "close_raised": "torch's three functions have nothing to close",
     "executed": "operations are counted by the kit alone",
+    "peak": "memory is measured by the kit alone",
 }
 
 
