@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
+import gc
 import os
 import pkgutil
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SIGNAL, refusal
+from gradconform.process.imports import imports_uncollected
 from gradconform.process.interrupts import endings_interrupt
 
 from .arguments import parser
@@ -47,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before, 130
     interrupted. 143 and 129 are the codes for SIGTERM and SIGHUP, with the same reports.
     """
+    atexit.unregister(gc.freeze)  # of an earlier call
+    atexit.register(gc.freeze)  # Python's own end would scan all of torch several times
     with endings_interrupt() as ended:
         try:
             code = _code(argv)
@@ -87,7 +92,9 @@ def _code(argv: Sequence[str] | None) -> int:
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
             faulthandler.enable(sys.__stderr__)  # a target's code may be the reason for a fatal signal
         with _end_seen(_ended):
-            return int(pkgutil.resolve_name(arguments.command)(arguments))
+            with imports_uncollected():
+                command = pkgutil.resolve_name(arguments.command)
+            return int(command(arguments))
     except SystemExit as stop:  # argparse has printed the error or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from gradconform.devices.choice import choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.exits import EXIT_CONFORMS, EXIT_INTERRUPTED
 from gradconform.files.records import Header, RecordsError, differing
+from gradconform.process.imports import imports_uncollected
 from gradconform.reading.record_file import RecordedRun
 from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
@@ -256,7 +257,8 @@ class InProcess:
         """
         self._budget = TimeBudget(time_budget)
         # Import this before the current folder is on the path, so that no file in it can replace torch.
-        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch; elsewhere, other processes do)
+        with imports_uncollected():
+            from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch; elsewhere, other processes do)
 
         self._folder = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:

@@ -18,6 +18,7 @@ from typing import IO
 
 from gradconform.exits import refusal
 
+from .imports import imports_uncollected
 from .interrupts import interrupted, interrupts_seen
 from .orphans import keep_what_is_started
 from .pipes import Message, Receiver, Sender, key_of
@@ -54,7 +55,9 @@ def main() -> None:
     module, _, function = work.partition(":")
     try:
         with interrupts_seen():
-            getattr(importlib.import_module(module), function)(_orders(Receiver(orders)), send)
+            with imports_uncollected():
+                work_module = importlib.import_module(module)
+            getattr(work_module, function)(_orders(Receiver(orders)), send)
     except KeyboardInterrupt:
         if not interrupted():
             raise  # for example, a thread of the target

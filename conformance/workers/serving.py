@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import Choice
 from gradconform.devices.flags import flags_named
 from gradconform.files.records import finished, started
+from gradconform.process.imports import imports_uncollected
 from gradconform.process.serving import Orders, Send, leave
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
@@ -33,8 +34,9 @@ def serve(orders: Orders, send: Send) -> None:
     that ``waits`` takes it from its second order, since the first worker of the run measures. It is a file because a
     hanging worker reads no long order, and the sender would block.
     """
-    from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
-    from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
+    with imports_uncollected():
+        from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
+        from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
 
     first = next(orders)
     options = RunOptions.from_json(first["options"])

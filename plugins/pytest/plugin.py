@@ -74,8 +74,11 @@ def _limit_restarts(config: pytest.Config, options: Options) -> None:
 
 
 def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
-    from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
-    from .items import register_writer, take_named  # noqa: PLC0415 (as above)
+    from gradconform.process.imports import imports_uncollected  # noqa: PLC0415 (where nothing is said it is not needed)
+
+    with imports_uncollected():
+        from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
+        from .items import register_writer, take_named  # noqa: PLC0415 (as above)
 
     folder = str(config.invocation_params.dir)
     sys.path += [] if folder in sys.path else [folder]  # a target of the current folder can be named, as in the command

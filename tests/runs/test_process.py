@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from gradconform.exits import RunRefusedError
+from gradconform.process.imports import imports_uncollected
 from gradconform.process.worker import Exit, Worker
 
 WORK = """
@@ -98,3 +102,40 @@ def test_what_the_work_raises_is_told_with_its_exit_code(start: Callable[..., Wo
     with pytest.raises(RunRefusedError, match="not with me") as raised:
         end_of(start("refuses"))
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_imports_are_not_collected_and_leave_the_collector_as_it_was(*, enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with imports_uncollected():
+            inside = gc.isenabled()
+        after = gc.isenabled()
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert (inside, after) == (False, enabled)
+
+
+CYCLE = """
+import gc, gradconform.cli
+
+class Scanned:
+    def __del__(self):
+        print("scanned")
+
+def leave_a_cycle():
+    scanned = Scanned()
+    scanned.itself = scanned
+
+gc.disable()
+if {command}:
+    gradconform.cli.main(["--version"])
+leave_a_cycle()
+"""
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_the_end_of_the_command_scans_nothing_that_it_imported(*, command: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", CYCLE.format(command=command)], capture_output=True, check=True)
+    assert (b"scanned" in done.stdout) != command, done.stdout
