@@ -10,6 +10,7 @@ LAUNCHER and KEEPER are process ids: a process ends with that one from its first
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -20,6 +21,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from gradconform.process.imports import imports_uncollected
 from gradconform.process.serving import end_with, leave
 
 from .start_folder import Start, ended_all
@@ -43,7 +45,7 @@ def keep(folder: Path, here: int) -> None:
 def _follow(start: Start, here: int) -> None:
     """Run the ranks and report how each ended: its exit code, None if it was killed because others had ended."""
     if start.on_cpu:
-        importlib.import_module(_PROCESS)
+        _import_for_ranks(start)
     first = int(os.environ["GROUP_RANK"]) * here
     left = {first + local: _forked(start, first + local, local, here) for local in range(here)}
     while left and not start.over:
@@ -59,6 +61,19 @@ def _follow(start: Start, here: int) -> None:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         start.write_exit(rank, None)
+
+
+def _import_for_ranks(start: Start) -> None:
+    """Import what all ranks of a start need, and exclude it from the garbage collections of the forks.
+
+    A collection would scan all of torch, and copy the pages that the ranks share.
+    """
+    with imports_uncollected():
+        importlib.import_module(_PROCESS)
+        if start.compiles:
+            with suppress(Exception):  # each case reports why nothing compiles here
+                importlib.import_module("torch").compile(run)  # imports the compiler; a call would compile
+    gc.freeze()
 
 
 def _forked(start: Start, rank: int, local: int, here: int) -> int:

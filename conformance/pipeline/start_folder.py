@@ -40,6 +40,12 @@ class Start:
         """Whether the job is for the CPU."""
         return bool(json.loads((self.folder / JOB).read_text(encoding="utf-8"))["device"] == "cpu")
 
+    @property
+    def compiles(self) -> bool:
+        """Whether a case of the job is a training step with compiled stages."""
+        cases = json.loads((self.folder / JOB).read_text(encoding="utf-8"))["cases"]
+        return any({"compiled", "inductor"} & set(case.get("row", ())) for case in cases)
+
     def end(self) -> None:
         """Let the remaining ranks be killed."""
         (self.folder / _OVER).touch()

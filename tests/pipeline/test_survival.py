@@ -20,6 +20,7 @@ from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.launch import Machines, _Ranks
 from gradconform.pipeline.start_folder import Start
+from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.process.worker import Exit, Worker
 
 CASE = cases_of(["GPipe"], ranks=2, stages_per_rank=None, microbatches=None)[0]
@@ -202,6 +203,32 @@ def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_rai
     assert keeper.wait() == 0
     assert start.exits() == {0: 1, 1: None}
     assert ended.codes == {0: 1}
+
+
+SHARED = """
+import gc, os, sys
+from pathlib import Path
+from gradconform.pipeline import rank_keeper
+from gradconform.pipeline.start_folder import Start
+
+def judge(start):
+    found = "torch._inductor.compile_fx" in sys.modules, gc.get_freeze_count() > 100_000, gc.isenabled()
+    os._exit(int(found != (sys.argv[2] == "compiled", True, True)))
+
+rank_keeper.run = judge
+rank_keeper._follow(Start(Path(sys.argv[1]), 0), 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", ["eager", "compiled"])
+def test_ranks_share_what_their_keeper_has_imported_and_collect_none_of_it(stages: str, tmp_path: Path) -> None:
+    case = next(case for case in step_cases("standard") if stages in case.row)
+    start = Start(tmp_path, 0)
+    start.begin(Job(target="", cases=(case,), device="cpu", dtype="float32", seed=0, timeout=600.0).to_json())
+    alone = {**os.environ, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    subprocess.run([sys.executable, "-c", SHARED, str(tmp_path), stages], env=alone, check=True)
+    assert start.exits() == {0: 0, 1: 0}
 
 
 @pytest.mark.slow

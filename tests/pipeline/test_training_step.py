@@ -21,13 +21,13 @@ from gradconform.covering.space import Space, covered
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.schedule import of_rows
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.training_step import model
+from gradconform.pipeline.training_step import model, on_rank
 from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
-from gradconform.pipeline.training_step.composition import ROWS, step_cases, with_what_is_new, withheld
+from gradconform.pipeline.training_step.composition import ROWS, Composition, step_cases, with_what_is_new, withheld
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
 from gradconform.pipeline.training_step.model import CALLS, counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
-from gradconform.pipeline.training_step.oracle import run_plain
+from gradconform.pipeline.training_step.oracle import PlainRun, run_plain
 from gradconform.runtime import Batch
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
@@ -232,6 +232,26 @@ def test_plain_autograd_calls_a_hook_on_what_a_stage_receives_once_for_each_micr
         assert [{name: int(calls) for name, calls in act.buffers[0].items()} for act in acts] == [
             {f"1.{CALLS}": count * one.microbatches} for count in (1, 1, 2)
         ]
+
+
+def test_plain_runs_of_a_composition_are_made_once_for_the_targets_that_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def counted(composition: Composition, **options: Any) -> PlainRun:
+        made.append("wide" if options.get("wide") else "plain")
+        return run_plain(composition, **options)
+
+    monkeypatch.setattr(on_rank, "run_plain", counted)
+    on_rank._plain_runs.cache_clear()
+    place = torch.float32, 20, torch.device("cpu")
+    first = on_rank._plain_runs(CASES["step.plain"].composition, *place)
+    assert on_rank._plain_runs(CASES["step.plain"].composition, *place) is first
+    assert made == ["wide", "plain"]  # no norm is clipped, so none is nudged
+    on_rank._plain_runs(CASES["step.zero-bubble-clipped"].composition, *place)
+    assert made[2:] == ["wide", "plain", "plain"]
+    on_rank._plain_runs.cache_clear()
 
 
 def test_a_claim_withholds_the_rows_with_other_values() -> None:

@@ -22,7 +22,7 @@ def judged(cases: list[StepCase], target: str) -> dict[str, Result]:
     """Run cases on the processes that they need, and return their results."""
     found: dict[str, Result] = {}
     for ranks in sorted({case.composition.ranks for case in cases}):
-        own = tuple(case for case in cases if case.composition.ranks == ranks)
+        own = tuple(sorted((case for case in cases if case.composition.ranks == ranks), key=lambda case: case.row))
         job = Job(target=target, cases=own, device="cpu", dtype="float32", seed=20, timeout=120, runtime=True)
         assert run_pipeline(job, Machines(ranks=ranks), lambda one: found.update({one.check: one})) is None
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -74,13 +74,7 @@ def lacking(composition: Composition, dtype: torch.dtype) -> str:
 
 def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Judged:
     """Run a composition on this rank; yield the differences from one plain process, act by act."""
-    wide = run_plain(composition, dtype=place.dtype, seed=place.seed, wide=True)
-    max_norms = [act.max_norm for act in wide.acts]
-    run_here = partial(run_plain, composition, dtype=place.dtype, seed=place.seed, device=place.device)
-    plain = run_here(max_norms=max_norms)
-    # A change of the clipped norm by one rounding moves the values after a step of SGD as rounding of parameters does.
-    nudged = [max_norm * (1.0 + torch.finfo(place.dtype).eps) for max_norm in max_norms]
-    moved = run_here(max_norms=nudged) if any(nudged) else plain
+    plain, moved, wide = _plain_runs(composition, place.dtype, place.seed, place.device)
     spec = spec_of(composition, place)
     replicas = Replicas(spec, place.rank)
     made = make_stages(composition, dtype=place.dtype, seed=place.seed)
@@ -90,6 +84,24 @@ def judged_step(composition: Composition, runtime: Runtime, place: Place) -> Jud
         compile_in_place(stages, composition.compiled)
     with _opened(runtime, stages, spec, place) as session:
         yield from _acts(session, stages, composition, place, replicas, plain, moved, wide)
+
+
+@lru_cache(maxsize=1)
+def _plain_runs(
+    composition: Composition, dtype: torch.dtype, seed: int, device: torch.device
+) -> tuple[PlainRun, PlainRun, PlainRun]:
+    """Return plain autograd's run, the same with a nudged clipped norm, and the run in float64.
+
+    The last ones are kept: cases in a row may differ in their target alone.
+    """
+    wide = run_plain(composition, dtype=dtype, seed=seed, wide=True)
+    max_norms = [act.max_norm for act in wide.acts]
+    run_here = partial(run_plain, composition, dtype=dtype, seed=seed, device=device)
+    plain = run_here(max_norms=max_norms)
+    # A change of the clipped norm by one rounding moves the values after a step of SGD as rounding of parameters does.
+    nudged = [max_norm * (1.0 + torch.finfo(dtype).eps) for max_norm in max_norms]
+    moved = run_here(max_norms=nudged) if any(nudged) else plain
+    return plain, moved, wide
 
 
 @contextmanager
