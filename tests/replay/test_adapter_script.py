@@ -12,6 +12,8 @@ from gradconform.replay.script import Replayed, failing_trial
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
+from .conftest import RunScript
+
 #: Plain autograd in an engine of its own, which reads named tuples by name and divides nothing; ``WRONG`` is put in.
 ADAPTER = """
 import torch
@@ -117,11 +119,11 @@ def ran(folder: Path, text: str, tail: str = "") -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_script_of_a_right_adapter_says_that_it_is_right(check: str, tmp_path: Path) -> None:
+def test_the_script_of_a_right_adapter_says_that_it_is_right(check: str, tmp_path: Path, run_script: RunScript) -> None:
     (text,) = scripts_of(tmp_path, (check,), ADAPTER.replace("CLAIMS", ""))
-    done = ran(tmp_path, text)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("right: ")
+    done = run_script(text, folder=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("right: ")
 
 
 def test_the_script_of_a_wrong_adapter_says_what_is_wrong(tmp_path: Path) -> None:

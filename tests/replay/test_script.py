@@ -1,10 +1,7 @@
 """Scripts of torch alone: they fail where torch is wrong, and pass with a right implementation in its place."""
 
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,8 @@ from gradconform.target.resolve import resolve
 from gradconform.torch_releases import edges, engine, names, node_hooks, products, saved, storage
 from gradconform.trees import leaves
 
+from .conftest import RunWithoutKit
+
 CHECKS = contract.checks_of()
 
 
@@ -29,47 +28,6 @@ def script_of(run: Run, check: str) -> str:
     item = next(item for item in run.plan.items if item.check.id == check)
     replayed = Replayed(failing_trial(run, item), run.target, item.dtype, item.device, run.options.seed)
     return replayed.text()
-
-
-#: Runs scripts given as JSON on its standard input, each in a fork of a process that knows torch alone and has computed
-#: nothing: a fork of the test's own process may wait for autograd threads that it does not have.
-RUNNER = """
-import json, os, sys, traceback
-import torch, torch.distributed.pipelining
-sys.modules["gradconform"] = None  # an import of it raises
-found = []
-for text, arguments in json.load(sys.stdin):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writer, 1)
-        os.dup2(writer, 2)
-        code = 99
-        try:
-            sys.stdout, sys.argv = os.fdopen(1, "w"), ["script.py", *arguments]
-            exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        except BaseException:
-            traceback.print_exc(file=sys.stdout)
-        sys.stdout.flush()
-        os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as output:
-        told = output.read()
-    found.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told))
-json.dump(found, sys.stdout)
-"""
-
-
-def run_without_kit(*scripts: tuple[str, tuple[str, ...]], folder: Path) -> list[tuple[int, str]]:
-    """Run scripts with their arguments where gradconform cannot be imported; return exit codes and output."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", RUNNER], input=json.dumps(scripts), capture_output=True, text=True, check=True,
-        env=environment,
-    )  # fmt: skip
-    return [(code, told) for code, told in json.loads(done.stdout)]
 
 
 #: The modules of the correct split, and what it has of the kit.
@@ -104,7 +62,7 @@ def right_split(tmp_path: Path) -> Path:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts are run in forks")
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.nightly)])
 def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_implementation(
-    right_split: Path, every: int
+    right_split: Path, every: int, run_without_kit: RunWithoutKit
 ) -> None:
     of_all = [result.check for result in check_stage_backward("torch") if result.status == "failed"]
     failed = of_all[::every]
@@ -122,7 +80,9 @@ def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_i
     assert len(of_all) > 60  # a script of nothing would be right as well
 
 
-def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(right_split: Path) -> None:
+def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(
+    right_split: Path, run_without_kit: RunWithoutKit
+) -> None:
     """torch is right on this stage where W keeps the graph, and only there."""
     check = "split.retain_graph.tied-apart"
     text = script_of(Run(RunOptions.of("torch", checks=[check])), check)
@@ -132,7 +92,9 @@ def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(right_split: Pat
 
 
 @pytest.mark.parametrize("check", ["split.gradients.embedding", "property.split.11", "hooks.post_accumulate.mlp-split"])
-def test_a_script_tells_what_was_expected_and_what_torch_gives(check: str, right_split: Path) -> None:
+def test_a_script_tells_what_was_expected_and_what_torch_gives(
+    check: str, right_split: Path, run_without_kit: RunWithoutKit
+) -> None:
     text = script_of(Run(RunOptions.of("torch", profile="full", checks=[check])), check)
     (code, told), (of_right, _) = run_without_kit((text, ()), (text, ("right_split",)), folder=right_split)
     assert (code, "got " in told, "WRONG" in told, of_right) == (1, True, True, 0)
@@ -183,7 +145,9 @@ def test_what_no_script_can_show_is_refused(target: str, check: str, complaint: 
         replayed.text()
 
 
-def test_a_target_that_ends_the_process_fails_in_the_script_as_well(tmp_path: Path) -> None:
+def test_a_target_that_ends_the_process_fails_in_the_script_as_well(
+    tmp_path: Path, run_without_kit: RunWithoutKit
+) -> None:
     (tmp_path / "ends.py").write_text("def stage_backward(*args):\n    raise SystemExit(0)\n", encoding="utf-8")
     run = Run(RunOptions(target=str(tmp_path / "ends.py"), checks="full.gradients.mlp", profile="full"))
     ((code, told),) = run_without_kit((script_of(run, "full.gradients.mlp"), ()), folder=tmp_path)

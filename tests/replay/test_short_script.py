@@ -13,7 +13,7 @@ from gradconform.replay.short_script import ShortScript
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
-from .test_script import run_without_kit
+from .conftest import RunWithoutKit
 
 CHECKS = contract.checks_of()
 
@@ -39,7 +39,9 @@ def straight(check: str, where: str) -> str | None:
 
 
 @pytest.mark.parametrize("check", SHORT)
-def test_a_plain_trial_makes_a_short_script_that_needs_no_kit(check: str, tmp_path: Path) -> None:
+def test_a_plain_trial_makes_a_short_script_that_needs_no_kit(
+    check: str, tmp_path: Path, run_without_kit: RunWithoutKit
+) -> None:
     text = replayed(check).shortest()
     lines = text.splitlines()
     assert len(lines) <= SHORT[check]
@@ -49,7 +51,7 @@ def test_a_plain_trial_makes_a_short_script_that_needs_no_kit(check: str, tmp_pa
     assert check in text
 
 
-def test_the_numbers_are_printed_and_no_tensor(tmp_path: Path) -> None:
+def test_the_numbers_are_printed_and_no_tensor(tmp_path: Path, run_without_kit: RunWithoutKit) -> None:
     ((code, told),) = run_without_kit((replayed("property.mixed.03").shortest(), ()), folder=tmp_path)
     assert code == 1
     assert "the gradient of p0 at [" in told
@@ -76,7 +78,9 @@ def test_a_script_that_fails_what_is_right_as_well_is_not_taken(monkeypatch: pyt
     assert straight("split.gradients.tied-apart", where) is None
 
 
-def test_the_kits_right_split_can_stand_in_place_of_the_implementation(tmp_path: Path) -> None:
+def test_the_kits_right_split_can_stand_in_place_of_the_implementation(
+    tmp_path: Path, run_without_kit: RunWithoutKit
+) -> None:
     text = replayed("split.gradients.tied-apart").shortest()
     other = text.replace("torch.distributed.pipelining._backward", "right")
     (tmp_path / "right.py").write_text(
