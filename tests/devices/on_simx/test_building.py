@@ -57,6 +57,7 @@ def test_a_build_does_not_wait_for_itself_where_every_process_loads_the_device(t
     variables = {
         "PYTHONPATH": str(tmp_path),
         "TORCH_EXTENSIONS_DIR": str(tmp_path / "built"),
+        "CC": "no-such-compiler",  # compiles with older setuptools, where CXX links alone
         "CXX": "no-such-compiler",
     }
     done = subprocess.run(
