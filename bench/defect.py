@@ -13,9 +13,9 @@ class Defect:
     """One defect from a public issue, or from the pull request that fixes it.
 
     ``project`` and ``number`` are those of the issue; ``part`` names one of several defects in it. ``area`` is its
-    class. ``had`` and ``mended_in`` are the versions, commits or pull requests with and without it. ``seen`` is the
+    class. ``had`` and ``fixed_in`` are the versions, commits or pull requests with and without it. ``seen`` is the
     effect that a user saw, and ``fault`` is the mistake in the code. ``command`` are the words of a command of the kit,
-    with :data:`TARGET` for ``broken`` or ``mended``.
+    with :data:`TARGET` for ``broken`` or ``fixed``.
 
     ``causes`` are kinds of cause, or of finding if no cause can be named. Most failed checks must report one of them;
     they were written before the kit ran. ``real`` means that ``broken`` is the project's own code; else both versions
@@ -27,12 +27,12 @@ class Defect:
     number: int
     area: str
     had: str
-    mended_in: str
+    fixed_in: str
     seen: str
     fault: str
     command: tuple[str, ...]
     broken: str
-    mended: str
+    fixed: str
     causes: tuple[str, ...]
     part: str = ""
     real: bool = False

@@ -11,14 +11,14 @@ _CODE = "gradconform.bench.code.delayed_weights"
 _RUN = ("run", TARGET, "--no-isolation")
 
 #: What is shared, where a record says nothing else.
-_delayed = partial(Defect, area=_AREA, command=_RUN, mended=f"{_CODE}:delayed")
+_delayed = partial(Defect, area=_AREA, command=_RUN, fixed=f"{_CODE}:delayed")
 
 DEFECTS = (
     _delayed(
         project="NVIDIA/TransformerEngine",
         number=2142,
         had="before #2142",
-        mended_in="#2142, labelled 2.7.0",
+        fixed_in="#2142, labelled 2.7.0",
         seen="With delayed weight gradients, each micro-batch overwrites `grad`, and Megatron's overlapped reduction "
         "refuses it.",
         fault="The delayed computation assigns the weight's gradient instead of adding to it.",
@@ -29,7 +29,7 @@ DEFECTS = (
         project="NVIDIA/TransformerEngine",
         number=3437,
         had="as of 2026-08",
-        mended_in="none; open",
+        fixed_in="none; open",
         seen="Two tied Linears get another gradient with delayed weight gradients than without.",
         fault="Each layer's delayed gradient replaces the other's.",
         broken=f"{_CODE}:one_layer_at_a_time",
@@ -39,12 +39,12 @@ DEFECTS = (
         project="deepspeedai/Megatron-DeepSpeed",
         number=442,
         had="1280f59c",
-        mended_in="none; open",
+        fixed_in="none; open",
         seen="Without the zero-bubble engine, the weights of Linears get no gradients.",
         fault="Linears put their weight gradients into a store that only the zero-bubble engine flushes.",
         command=("pipeline", TARGET, "--checks", "step.plain,step.gpipe-sum"),
         broken=f"{_CODE}:never_flushed",
-        mended=f"{_CODE}:flushed",
+        fixed=f"{_CODE}:flushed",
         causes=("never_accumulated",),
     ),
 )

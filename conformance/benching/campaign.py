@@ -49,7 +49,7 @@ def judge_bench(
 
 
 def _both(defect: Defect) -> tuple[Words, Words]:
-    return defect.words(defect.broken), defect.words(defect.mended)
+    return defect.words(defect.broken), defect.words(defect.fixed)
 
 
 def _reports(

@@ -17,12 +17,12 @@ class Outcome:
 
     defect: Defect
     broken: CommandReport
-    mended: CommandReport
+    fixed: CommandReport
 
     @property
     def judged(self) -> bool:
         """Whether the code at fault and the fixed version could run here."""
-        return not (self.broken.unavailable or self.mended.unavailable)
+        return not (self.broken.unavailable or self.fixed.unavailable)
 
     @property
     def found(self) -> bool:
@@ -51,7 +51,7 @@ class Outcome:
     @property
     def silent(self) -> bool:
         """Whether the fixed version was judged and has no failure."""
-        return self.mended.silent
+        return self.fixed.silent
 
     @property
     def as_recorded(self) -> bool:
@@ -76,10 +76,10 @@ class Outcome:
             "failed": list(self.broken.failed),
             "errors": list(self.broken.errors),
             "silent": self.silent,
-            "accused": [*self.mended.failed, *self.mended.errors],
+            "accused": [*self.fixed.failed, *self.fixed.errors],
             "as_recorded": self.as_recorded,
-            "seconds": round(self.broken.seconds + self.mended.seconds, 1),
-            "processor_seconds": round(self.broken.processor + self.mended.processor, 1),
+            "seconds": round(self.broken.seconds + self.fixed.seconds, 1),
+            "processor_seconds": round(self.broken.processor + self.fixed.processor, 1),
         }
 
 
@@ -136,7 +136,7 @@ class Bench:
     @property
     def processor(self) -> float:
         """The processor time of all commands in seconds; a command of two defects counts once."""
-        reported = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.mended)}
+        reported = {one.command: one for outcome in self.outcomes for one in (outcome.broken, outcome.fixed)}
         return sum(one.processor for one in reported.values())
 
     def to_dict(self) -> dict[str, Any]:

@@ -22,17 +22,17 @@ def bench_lines(bench: Bench, width: int) -> list[Line]:
     lines = [heading(f"bench: {len(bench.planned)} defects that public issues report", width)]
     for outcome in bench.outcomes:
         if not outcome.judged:
-            reported = (outcome.broken if outcome.broken.unavailable else outcome.mended).errors[0]
+            reported = (outcome.broken if outcome.broken.unavailable else outcome.fixed).errors[0]
             lines.append(Line(f"  {outcome.defect.id:<34} not judged", "warning"))
             lines += wrapped(reported, width, indent=4, hanging=2, role="warning")
             continue
         found = f"found, {'' if outcome.right_cause else 'other cause: '}{outcome.cause}"
-        said = found if outcome.found else "MISSED"
-        lines.append(Line(f"  {outcome.defect.id:<34} {said}", "plain" if outcome.as_recorded else "bad"))
+        verdict = found if outcome.found else "MISSED"
+        lines.append(Line(f"  {outcome.defect.id:<34} {verdict}", "plain" if outcome.as_recorded else "bad"))
         if outcome.broken.errors:
             lines += wrapped(f"could not be judged: {outcome.broken.errors[0]}", width, indent=4, hanging=2, role="bad")
         if not outcome.silent:
-            accused = (*outcome.mended.failed, *outcome.mended.errors) or ("no check was judged",)
+            accused = (*outcome.fixed.failed, *outcome.fixed.errors) or ("no check was judged",)
             lines += wrapped(f"on the fixed version: {accused[0]}", width, indent=4, hanging=2, role="bad")
         why = outcome.defect.missed or outcome.defect.otherwise
         lines += wrapped(why, width, indent=4, hanging=2, role="faint") if why else []
@@ -115,7 +115,7 @@ def _other_cause(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def _accused(outcome: Outcome) -> tuple[str, str]:
-    return outcome.defect.id, ", ".join((*outcome.mended.failed, *outcome.mended.errors)) or "nothing was judged"
+    return outcome.defect.id, ", ".join((*outcome.fixed.failed, *outcome.fixed.errors)) or "nothing was judged"
 
 
 def _detail(outcome: Outcome) -> str:
@@ -123,7 +123,7 @@ def _detail(outcome: Outcome) -> str:
     defect = outcome.defect
     code = "own code" if defect.real else "rebuilt"
     text = (
-        f"**[{defect.id}]({defect.link})** ({code}; affected: {defect.had}; fixed: {defect.mended_in}). {defect.seen} "
+        f"**[{defect.id}]({defect.link})** ({code}; affected: {defect.had}; fixed: {defect.fixed_in}). {defect.seen} "
         f"{defect.fault} `gradconform {' '.join(defect.words(defect.broken))}`"
     )
     return "\n".join(

@@ -258,7 +258,7 @@ def test_the_time_of_processors_is_told_of_each_command_and_of_all() -> None:
     outcomes = judged_by("builtins:len")
     bench = Bench(planned=[], outcomes=outcomes, seconds=1.0, workers=1, environment={})
     assert outcomes[0].broken.processor > 0.0
-    assert bench.processor == outcomes[0].broken.processor + outcomes[0].mended.processor
+    assert bench.processor == outcomes[0].broken.processor + outcomes[0].fixed.processor
 
 
 def judged_by(command: str) -> list[Outcome]:
@@ -284,8 +284,8 @@ def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
         "def stage_backward(*_):\n    time.sleep(600)\n",
         encoding="utf-8",
     )
-    quick = replace(some(), command=("list", "full.gradients.m*"), broken="a", mended="b")
-    slow = replace(some(), command=("run", TARGET, "--no-isolation"), broken=str(target), mended=str(target))
+    quick = replace(some(), command=("list", "full.gradients.m*"), broken="a", fixed="b")
+    slow = replace(some(), command=("run", TARGET, "--no-isolation"), broken=str(target), fixed=str(target))
 
     def stop(_: Outcome) -> None:
         while not (begun.exists() and begun.read_text(encoding="utf-8")):

@@ -34,7 +34,7 @@ def test_two_records_of_one_name_are_refused() -> None:
 @EACH
 def test_a_record_says_where_what_and_which_versions(defect: Defect) -> None:
     assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", defect.link)
-    assert all((defect.area, defect.had, defect.mended_in))
+    assert all((defect.area, defect.had, defect.fixed_in))
     for sentence in filter(None, (defect.seen, defect.fault, defect.missed, defect.otherwise)):
         assert sentence == sentence.strip()
         assert sentence.endswith(".")
@@ -59,9 +59,9 @@ def test_what_is_missed_is_not_told_another_cause_as_well(defect: Defect) -> Non
 
 @EACH
 def test_its_two_targets_are_there_and_differ(defect: Defect) -> None:
-    found = [target_of(target) for target in (defect.broken, defect.mended)]
+    found = [target_of(target) for target in (defect.broken, defect.fixed)]
     assert found[0] is not found[1]
-    assert defect.broken != defect.mended
+    assert defect.broken != defect.fixed
 
 
 def target_of(target: str) -> Any:
