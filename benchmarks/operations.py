@@ -20,7 +20,7 @@ from figures import Figure
 
 from gradconform.contract.check import Check
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_operation import asked_of
+from gradconform.contract.on_operation import select_checks
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import alike
@@ -44,12 +44,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    asked = asked_of(options.names, "quick")
-    tried = asked.listed - len(asked.untried)
-    print(asked.description)
-    print(Figure("entries tried", f"{tried / asked.listed:.1%}", f"{TRIED:.0%}", "operations.py"))
+    selected = select_checks(options.names, "quick")
+    tried = selected.listed - len(selected.untried)
+    print(selected.description)
+    print(Figure("entries tried", f"{tried / selected.listed:.1%}", f"{TRIED:.0%}", "operations.py"))
     if options.wrong:
-        _make_wrong([check for check in asked.checks if check.id.startswith("ops.full.")])
+        _make_wrong([check for check in selected.checks if check.id.startswith("ops.full.")])
 
 
 def _make_wrong(checks: Sequence[Check]) -> None:
@@ -60,7 +60,7 @@ def _make_wrong(checks: Sequence[Check]) -> None:
     able = {name: found for name, found in outcomes.items() if found is not None}
     for name, found in able.items():
         if not found.named:
-            print(f"  {name}: {found.told}")
+            print(f"  {name}: {found.message}")
     share = sum(found.named for found in able.values()) / len(able)
     print(f"{len(callers)} operations reach the device, of {len(able)} of which a wrong result shows in an entry")
     print(Figure("wrong operations named", f"{share:.1%}", f"{NAMED:.0%}", "operations.py"))
@@ -113,12 +113,12 @@ class Outcome:
     """Whether a wrong operation is named, and what is told of it."""
 
     named: bool
-    told: str
+    message: str
 
 
 def _outcome(name: str, checks: Sequence[Check]) -> Outcome | None:
     """Make one operation wrong in each way; None where no output and no gradient tells of it."""
-    told = "nothing"
+    message = "nothing"
     shows = False
     for check, way in itertools.product(checks, WAYS):
         try:
@@ -132,13 +132,13 @@ def _outcome(name: str, checks: Sequence[Check]) -> Outcome | None:
         except ValueError:  # the device cannot make it wrong: it never reaches it by this name
             return None
         except RuntimeError as error:
-            told = f"{check.id}, {way}: raised {error}"[:200]  # loudly
+            message = f"{check.id}, {way}: raised {error}"[:200]  # loudly
             continue
         named = {cause for finding in result.findings for cause in (finding["cause"] or {}).get("names", ())}
         if result.kind == "device" and name in map(_plain, named):
-            return Outcome(named=True, told=check.id)
-        told = f"{check.id}, {way}: {result.status} {result.kind} {result.message[:160]!r}"
-    return Outcome(named=False, told=told) if shows else None
+            return Outcome(named=True, message=check.id)
+        message = f"{check.id}, {way}: {result.status} {result.kind} {result.message[:160]!r}"
+    return Outcome(named=False, message=message) if shows else None
 
 
 def _runner() -> Runner:

@@ -16,8 +16,8 @@ import torch
 from figures import Figure, measured
 
 from gradconform.contract.extra_ids import ALL, ORACLES
-from gradconform.contract.on_operation import asked_of as on_operations
-from gradconform.contract.on_oracle import OracleCheck, asked_of
+from gradconform.contract.on_operation import select_checks as on_operations
+from gradconform.contract.on_oracle import OracleCheck, select_checks
 from gradconform.devices.dtypes import dtype_named
 from gradconform.report.by_oracles import by_oracles
 from gradconform.results import Result
@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     operations = on_operations(options.operation, options.profile)
-    checks = [one for one in asked_of(options.oracle, operations).checks if isinstance(one, OracleCheck)]
+    checks = [one for one in select_checks(options.oracle, operations).checks if isinstance(one, OracleCheck)]
     print(measured("python benchmarks/oracles.py"))
     for dtype in options.dtype:
         for oracle in ORACLES:

@@ -20,7 +20,7 @@ from gradconform.version import FIRST_VERSION
 
 Judge = Callable[[Evidence], Judged]
 #: Has a requirement as its docstring, and returns its judge.
-Said = Callable[[], Judge]
+ClauseFunction = Callable[[], Judge]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
     phrases: Mapping[str, str] | None = None,
     since: str = FIRST_VERSION,
     until: str | None = None,
-) -> Callable[[Said], Said]:
+) -> Callable[[ClauseFunction], ClauseFunction]:
     """Register one check ``topic.case`` per entry of ``cases``, all with the judge that the function returns.
 
     The function's docstring is the clause. Its first line is the requirement: the text of the case replaces
@@ -97,11 +97,11 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
     Raises ``ValueError`` for an id that is taken or a clause without MUST or SHOULD.
     """
 
-    def register(clause: Said) -> Said:
+    def register(clause: ClauseFunction) -> ClauseFunction:
         judge = clause()
         for case, given in cases.items():
             trials = given if isinstance(given, tuple) else (given,)
-            asked = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
+            all_needs = frozenset().union(*(trial.needs for trial in trials)) | set(needs)
             template, why, catches = _clause(clause, level)
             filled = _filled(template, case, trials[0], (phrases or {}).get(case, ""))
             check = Check(
@@ -115,7 +115,7 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
                 filled=filled,
                 trials=trials,
                 judge=judge,
-                needs=asked - set(without),
+                needs=all_needs - set(without),
                 source=f"{clause.__module__}:{clause.__qualname__}",
                 pooled=pooled,
                 seed=seed if seed is None or isinstance(seed, str) else seed.get(case),
@@ -131,7 +131,7 @@ def family(  # noqa: PLR0913 (a clause's optional parts)
     return register
 
 
-def _clause(clause: Said, level: Level) -> tuple[str, str, str]:
+def _clause(clause: ClauseFunction, level: Level) -> tuple[str, str, str]:
     """Return the requirement, the reason and the mistakes that are found, from a docstring."""
     head, *rest = paragraphs(clause)
     catches = [part.removeprefix("Catches: ") for part in rest if part.startswith("Catches:")]

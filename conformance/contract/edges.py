@@ -65,14 +65,14 @@ def held_to_the_end() -> Judge:
     return gradients
 
 
-_BESIDE = {"two-outputs": (1,), "mask-output": (1,), "five-outputs": (0, 3)}
+_UNSENT_OUTPUTS = {"two-outputs": (1,), "mask-output": (1,), "five-outputs": (0, 3)}
 
 
 @family(
     "edges.beside",
     {
         f"{name}-{way}": of(name, program, unsent=unsent)
-        for name, unsent in _BESIDE.items()
+        for name, unsent in _UNSENT_OUTPUTS.items()
         for way, program in (("full", _FULL), ("split", _SPLIT))
     },
     seed=dict.fromkeys(("two-outputs-full", "mask-output-full"), "test_stage_backward_mixed_edge_and_tensor_outputs"),

@@ -52,8 +52,8 @@ def checks_on(  # noqa: PLR0913 (the checks and their run)
 
     They run in ``modes``, and only in ``dtypes`` if some are given.
     """
-    for way, (said, program) in _WAYS.items():
-        head, why, catches = paragraphs(said)
+    for way, (clause, program) in _WAYS.items():
+        head, why, catches = paragraphs(clause)
         trials = tuple(Trial(stages=(case,), program=program, modes=modes) for case in cases)
         yield Check(
             id=f"{area}.{way}.{name}",
@@ -63,8 +63,8 @@ def checks_on(  # noqa: PLR0913 (the checks and their run)
             why=why,
             catches=catches.removeprefix("Catches: "),
             trials=trials,
-            judge=said(),
+            judge=clause(),
             needs=frozenset[str]().union(*(trial.needs for trial in trials)),
-            source=f"{said.__module__}:{said.__qualname__}",
+            source=f"{clause.__module__}:{clause.__qualname__}",
             dtypes=dtypes,
         )

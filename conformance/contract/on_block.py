@@ -54,7 +54,7 @@ class OnBlocks:
         return "; ".join(parts)
 
 
-def asked_of(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
+def select_checks(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
     """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.

@@ -37,7 +37,7 @@ class OnFaults:
         return f"{len(self.checks)}, each to be found by a check that names it"
 
 
-def asked_of(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
+def select_checks(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
     """Return the checks on the faults that ``patterns`` name: names, globs, or ``all``.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names no fault.

@@ -60,7 +60,7 @@ class OnOperations:
         return "; ".join(parts)
 
 
-def asked_of(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
+def select_checks(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
     Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of

@@ -74,7 +74,7 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 }
 
 
-def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
+def select_checks(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
@@ -90,8 +90,8 @@ def asked_of(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
 
 
 def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
-    said, dtypes = _CLAUSES[oracle]
-    head, why, catches = paragraphs(said)
+    clause, dtypes = _CLAUSES[oracle]
+    head, why, catches = paragraphs(clause)
     return OracleCheck(
         id=f"{OPERATIONS}.{oracle}.{name}",
         level="MUST",
@@ -102,7 +102,7 @@ def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
         trials=trials,
         judge=gradients,
         needs=frozenset(),
-        source=f"{said.__module__}:{said.__qualname__}",
+        source=f"{clause.__module__}:{clause.__qualname__}",
         dtypes=dtypes,
         oracle=oracle,
     )

@@ -63,7 +63,7 @@ class OnSettings:
         return f"{', '.join(self.settings)}, each on {count(len(_STAGES) + len(_BLOCKS), 'stage')}"
 
 
-def asked_of(patterns: Sequence[str]) -> OnSettings:
+def select_checks(patterns: Sequence[str]) -> OnSettings:
     """Return the checks under the settings that ``patterns`` name.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.

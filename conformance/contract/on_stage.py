@@ -45,13 +45,13 @@ class OnStage:
     left_out: Mapping[str, int]
 
 
-def asked_on(
+def select_checks(
     case: StageCase, schedules: Mapping[str, Schedule] | None = None, version: str = CONTRACT_VERSION
 ) -> OnStage:
     """Return the checks on one stage: those of a version of the contract, with ``schedules`` in place of its own."""
     seen, found = observe(case, torch.float32), list[Check]()
     left_out: Counter[str] = Counter()
-    for check in _forms(checks_of(version).values(), schedules):
+    for check in _with_replaceable_stages(checks_of(version).values(), schedules):
         reasons = [why for why, of_check, of_stage in _RULES if of_check(check) and of_stage(seen)]
         trials = [] if reasons else [_with(case, trial, seen) for trial in check.trials]
         if reasons or None in trials:
@@ -66,7 +66,7 @@ def is_named(check: Check) -> bool:
     return check.id.startswith(f"{_AREA}.")
 
 
-def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
+def _with_replaceable_stages(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
     """Yield the checks whose stages can be replaced."""
     for check in checks:
         stages = {stage.name for trial in check.trials for stage in trial.stages}
@@ -77,7 +77,7 @@ def _forms(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) ->
         yield check_of(name, schedule)
 
 
-def _asks(*topics: str) -> Callable[[Check], bool]:
+def _of_topics(*topics: str) -> Callable[[Check], bool]:
     """Return a rule: a check belongs to one of these topics."""
     return lambda check: check.id.startswith(topics)
 
@@ -121,22 +121,22 @@ _RULES: tuple[tuple[str, Callable[[Check], bool], Callable[[Seen], bool]], ...] 
     (
         # The argument has two gradients: the parameter's, and its part as an argument.
         "a parameter is an argument",
-        _asks("hooks.post_accumulate", "state.input_grad."),
+        _of_topics("hooks.post_accumulate", "state.input_grad."),
         lambda seen: "parameter_input" in seen.case.traits,
     ),
     (
         "an argument is not contiguous",
-        _asks("state.returned_layout."),
+        _of_topics("state.returned_layout."),
         lambda seen: not all(arg.is_contiguous() for arg in seen.tensor_args),
     ),
     (
         "an output is an argument or a parameter, which others hold",
-        _asks("lifetime.outputs_between.", "edges.outputs."),
+        _of_topics("lifetime.outputs_between.", "edges.outputs."),
         _puts_out_its_own,
     ),
     (
         "an output has no dimension, and for no output gradient autograd takes 1",
-        _asks("grad_tuple.absent."),
+        _of_topics("grad_tuple.absent."),
         lambda seen: not all(output.dim() for output in seen.outputs),
     ),
     (

@@ -28,7 +28,7 @@ class Dimension:
     """One dimension of a plan; its first value is the plain one, the default of a row."""
 
     name: str
-    says: str
+    description: str
     values: tuple[Value, ...]
 
     def value(self, word: str) -> Value:

@@ -19,7 +19,7 @@ Placed = tuple[int, str]
 #: Some values.
 Together = tuple[Placed, ...]
 #: What no row has together, by value.
-_Apart = dict[Placed, set[Placed]]
+_Excluded = dict[Placed, set[Placed]]
 
 
 def covered(rows: Sequence[Words], strength: int) -> set[Together]:
@@ -36,9 +36,9 @@ class Space:
     """The values of dimensions, their claims, and the pairs that no row can have."""
 
     def __init__(
-        self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint], apart: _Apart | None = None
+        self, dimensions: Sequence[Dimension], constraints: Sequence[Constraint], excluded: _Excluded | None = None
     ) -> None:
-        """Check every pair of values against every constraint once; ``apart`` has the results for more values."""
+        """Check every pair of values against every constraint once; ``excluded`` has the results for more values."""
         self.dimensions, self.constraints = tuple(dimensions), tuple(constraints)
         self.words = [[value.word for value in dimension.values] for dimension in dimensions]
         self.claims = {
@@ -46,16 +46,16 @@ class Space:
             for place, dimension in enumerate(dimensions)
             for value in dimension.values
         }
-        self._apart = self._found_apart() if apart is None else apart
+        self._excluded = self._find_excluded() if excluded is None else excluded
 
-    def _found_apart(self) -> _Apart:
+    def _find_excluded(self) -> _Excluded:
         names = [dimension.name for dimension in self.dimensions]
-        apart: _Apart = {one: set() for one in self.claims}
+        excluded: _Excluded = {one: set() for one in self.claims}
         for one, other in self.together(2):
             if not allowed({names[one[0]]: one[1], names[other[0]]: other[1]}, self.constraints):
-                apart[one].add(other)
-                apart[other].add(one)
-        return apart
+                excluded[one].add(other)
+                excluded[other].add(one)
+        return excluded
 
     def together(self, strength: int) -> Iterator[Together]:
         """Yield every combination of ``strength`` values of different dimensions."""
@@ -70,7 +70,7 @@ class Space:
     def fits(self, begun: Iterable[tuple[int, str]]) -> bool:
         """Return whether the values can be in one row, by pairs."""
         values = set(begun)
-        return all(self._apart[one].isdisjoint(values) for one in values)
+        return all(self._excluded[one].isdisjoint(values) for one in values)
 
     def row_with(self, held: Mapping[int, str]) -> Words | None:
         """Return the plainest row with the ``held`` values, None if there is none."""
@@ -83,7 +83,7 @@ class Space:
         if place in held:
             return self._filled(held, place + 1)
         for word in self.words[place]:
-            if self._apart[place, word].isdisjoint(held.items()):
+            if self._excluded[place, word].isdisjoint(held.items()):
                 row = self._filled({**held, place: word}, place + 1)
                 if row is not None:
                     return row
@@ -102,7 +102,7 @@ class Space:
                 for one in self.dimensions
             ],
             self.constraints,
-            self._apart,
+            self._excluded,
         )
 
     def claiming(self) -> list[str]:
@@ -111,8 +111,8 @@ class Space:
 
     def widely_claimed(self) -> list[str]:
         """Return the claims of :data:`_MANY` or more values, sorted."""
-        asked = Counter(claim for claims in self.claims.values() for claim in claims)
-        return sorted(claim for claim, values in asked.items() if values >= _MANY)
+        counts = Counter(claim for claims in self.claims.values() for claim in claims)
+        return sorted(claim for claim, values in counts.items() if values >= _MANY)
 
     def kept(self, rows: Sequence[Words], claim: str) -> tuple[set[Together], set[Together]]:
         """Return the pairs that rows without a claim can have, and those that ``rows`` without it have."""

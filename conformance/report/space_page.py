@@ -73,14 +73,14 @@ def _dimension(name: str, rows: dict[str, list[Words]]) -> tuple[str, str, list[
     """Return a dimension, its meaning, and a line per value: word, meaning, claims and number of rows."""
     found: dict[str, tuple[str, str]] = {}
     counts: Counter[str] = Counter()
-    says = ""
+    description = ""
     for way, dimensions in DIMENSIONS.items():
         for place, dimension in enumerate(dimensions):
             if dimension.name == name:
-                says = dimension.says
+                description = dimension.description
                 counts.update(row[place] for row in rows[way])
                 found |= {value.word: (value.phrase, ", ".join(sorted(value.claims))) for value in dimension.values}
-    return name, says, [(word, phrase, claims, str(counts[word])) for word, (phrase, claims) in found.items()]
+    return name, description, [(word, phrase, claims, str(counts[word])) for word, (phrase, claims) in found.items()]
 
 
 def _words(words: Mapping[str, frozenset[str]]) -> str:

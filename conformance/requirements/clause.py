@@ -71,9 +71,9 @@ class Clause:
         return Result(device=device, dtype=dtype, **{**given, **reported, **values})
 
 
-def paragraphs(said: Callable[..., object]) -> list[str]:
+def paragraphs(clause: Callable[..., object]) -> list[str]:
     """Return the paragraphs of a docstring, each as one line: the requirement, then its reason."""
-    return [" ".join(part.split()) for part in (inspect.getdoc(said) or "").split("\n\n")]
+    return [" ".join(part.split()) for part in (inspect.getdoc(clause) or "").split("\n\n")]
 
 
 def register(checks: dict[Clause, J], name: str) -> Callable[[J], J]:

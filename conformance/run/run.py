@@ -18,7 +18,7 @@ from gradconform.contract import checks_of, on_block, on_fault, on_operation, on
 from gradconform.contract.check import Check
 from gradconform.contract.on_fault import FaultCheck
 from gradconform.contract.on_oracle import OracleCheck
-from gradconform.contract.on_stage import asked_on
+from gradconform.contract.on_stage import select_checks
 from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
 from gradconform.contract.shard import Shard
 from gradconform.devices.choice import Choice, choose
@@ -264,31 +264,31 @@ def _checks_of(
     extra = [f"{one.name}: {one.size}" for one in schedules.values()]
     own = [] if stages else [check_of(name, found) for name, found in schedules.items()]
     for name, case in stages.items():
-        asked = asked_on(case, schedules or None, options.contract)
-        own += asked.checks
-        extra.append(f"{name}: {described(case, asked.left_out)}")
+        selected = select_checks(case, schedules or None, options.contract)
+        own += selected.checks
+        extra.append(f"{name}: {described(case, selected.left_out)}")
     if options.operation:
         of_operations = _on_operations(options, measured)
         found = to_json(of_operations.outcomes)
         own += of_operations.checks
         extra.append(f"operations: {of_operations.description}")
         if options.oracle:
-            by_oracles = on_oracle.asked_of(options.oracle, of_operations)
+            by_oracles = on_oracle.select_checks(options.oracle, of_operations)
             own += by_oracles.checks
             extra.append(f"oracles: {by_oracles.description}")
     elif options.oracle:
         msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
         raise SelectionError(msg)
     if options.block:
-        of_blocks = on_block.asked_of(options.block, options.sizes)
+        of_blocks = on_block.select_checks(options.block, options.sizes)
         own += of_blocks.checks
         extra.append(f"blocks: {of_blocks.description}")
     if options.setting:
-        under = on_setting.asked_of(options.setting)
+        under = on_setting.select_checks(options.setting)
         own += under.checks
         extra.append(f"settings: {under.description}")
     if options.fault:
-        known = on_fault.asked_of(options.fault, checks_of(options.contract))
+        known = on_fault.select_checks(options.fault, checks_of(options.contract))
         own += known.checks
         extra.append(f"known faults: {known.description}")
     named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
@@ -302,17 +302,17 @@ def _checks_of(
 def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> on_operation.OnOperations:
     """Return the checks on operations; results not in ``measured`` are read from the plan file, or measured."""
     if measured is not None:
-        return on_operation.asked_of(options.operation, options.profile, measured)
+        return on_operation.select_checks(options.operation, options.profile, measured)
     with plan_file(options.plan, options.profile) as file:
         try:
-            asked = on_operation.asked_of(options.operation, options.profile, file.known)
+            selected = on_operation.select_checks(options.operation, options.profile, file.known)
         except MeasuredError as error:
             if options.plan is not None:
                 msg = f"--plan {options.plan}: {error}"
                 raise PlanFileError(msg) from error
-            asked = on_operation.asked_of(options.operation, options.profile)
-        file.keep(to_json(asked.outcomes))
-    return asked
+            selected = on_operation.select_checks(options.operation, options.profile)
+        file.keep(to_json(selected.outcomes))
+    return selected
 
 
 def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)

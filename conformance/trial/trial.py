@@ -98,13 +98,13 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain or plain autograd cannot do."""
-        beside = (
+        other_settings = (
             self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
             self.raising, self.ragged, self.received, self.tracked_grads, self.upstream,
         )  # fmt: skip
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
-        if self.chain and (odd or any(beside)):
+        if self.chain and (odd or any(other_settings)):
             msg = f"a chain is a plain pipeline: expected only F, B, I, W and finish, and no other settings; got {self}"
             raise ProgramError(msg)
         if unknown := sorted(self.modes - MODES.keys()):

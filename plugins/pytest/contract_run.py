@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 import pytest
 
 from gradconform import tolerance
-from gradconform.contract.on_stage import asked_on
+from gradconform.contract.on_stage import select_checks
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
@@ -91,7 +91,7 @@ def added_items(stages: Sequence[StageCase], contract: Sequence[Item], options: 
     added = [
         check
         for case in stages
-        for check in asked_on(case, version=options.contract).checks
+        for check in select_checks(case, version=options.contract).checks
         if check.profile in profiles and _wanted(check.id, options)
     ]
     return tuple(Item(check, device, dtype) for device, dtype in cells for check in added)

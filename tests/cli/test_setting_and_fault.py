@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradconform import check_stage_backward
 from gradconform.contract import checks_of
-from gradconform.contract.on_fault import FaultCheck, asked_of
+from gradconform.contract.on_fault import FaultCheck, select_checks
 from gradconform.contract.on_setting import SETTINGS
 from gradconform.devices import tensor_facts
 from gradconform.devices.device import device_of
@@ -140,7 +140,7 @@ def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
     monkeypatch: pytest.MonkeyPatch, shows_by: Any, withheld: tuple[str, ...], profile: NumericProfile, told: str | None
 ) -> None:
     none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"), shows_by=shows_by)
-    (check,) = asked_of(["overwrite"], {**checks_of()}).checks
+    (check,) = select_checks(["overwrite"], {**checks_of()}).checks
     monkeypatch.setitem(tensor_facts._WITHHELD, "cpu", frozenset(withheld))
     monkeypatch.setattr(device_of(torch.device("cpu")), "numerics", profile)
     result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(replace(check, fault=none))
@@ -149,7 +149,7 @@ def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
 
 
 def test_a_fault_whose_finder_is_not_done_on_the_device_is_unsupported_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    (check,) = asked_of(["no-elements-no-gradient"], {**checks_of()}).checks
+    (check,) = select_checks(["no-elements-no-gradient"], {**checks_of()}).checks
     assert isinstance(check, FaultCheck)
     lost = check.finders[-1].id
 

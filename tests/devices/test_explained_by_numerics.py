@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradconform.contract.on_operation import asked_of
+from gradconform.contract.on_operation import select_checks
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
@@ -184,7 +184,7 @@ def test_a_device_that_fuses_operations_is_off_by_their_last_bits(
     monkeypatch: pytest.MonkeyPatch, ulps: int, *, wrong: bool
 ) -> None:
     monkeypatch.setattr(device_of(CPU), "numerics", None)
-    (check, *_), oracle = asked_of(["half"], "quick").checks, Rounded(Ulps(ulps))
+    (check, *_), oracle = select_checks(["half"], "quick").checks, Rounded(Ulps(ulps))
     for trial in check.trials:
         references = oracle.references(Materials(trial, dtype=torch.float32, device=CPU, seed=20), 1.0)
         with pytest.raises(DeviceFaultError, match="no single operation") if wrong else nullcontext():

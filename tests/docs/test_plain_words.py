@@ -47,7 +47,7 @@ def space() -> list[str]:
     dimensions = {one.name: one for some in DIMENSIONS.values() for one in some}.values()
     values = [value.phrase for one in dimensions for value in one.values]
     features = [text for one in UNCOVERED for text in (one.what, one.because)]
-    return [*(one.says for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
+    return [*(one.description for one in dimensions), *values, *(one.because for one in CONSTRAINTS), *features]
 
 
 def descriptions(values: object) -> Iterator[str]:

@@ -10,7 +10,7 @@ import torch
 
 from gradconform import check_stage_backward
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_block import asked_of, memory_of
+from gradconform.contract.on_block import memory_of, select_checks
 from gradconform.fixtures.blocks.size import LADDER, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.shown_traits import shown
@@ -81,7 +81,7 @@ def test_a_mistake_in_large_tensors_alone_is_found_above_that_size_and_not_below
 
 
 def test_a_block_too_large_for_the_memory_is_skipped_and_reported() -> None:
-    asked = asked_of(["rms-norm"], "full")
+    asked = select_checks(["rms-norm"], "full")
     assert set(asked.left_out) >= {"rms-norm at-2-31", "rms-norm above-2-31"}
     assert "skipped, too large for the memory" in asked.description
     assert asked.stages + len(asked.left_out) == len(rungs("full"))

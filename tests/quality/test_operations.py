@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_operation import asked_of, unlike_first
+from gradconform.contract.on_operation import select_checks, unlike_first
 from gradconform.fixtures.inputs import draw_arguments
 from gradconform.fixtures.operations.cases import Judgeable, judgeable
 from gradconform.fixtures.operations.entries import entries
@@ -35,7 +35,7 @@ def part(number: int) -> list[str]:
 
 @pytest.mark.nightly
 def test_at_least_95_per_cent_of_the_entries_are_tried() -> None:
-    asked = asked_of([ALL], "quick")
+    asked = select_checks([ALL], "quick")
     assert asked.listed > 500
     assert len(asked.untried) / asked.listed < 0.05
     assert len(asked.nodes) > 300

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gradconform.contract import on_operation
-from gradconform.contract.on_operation import asked_of
+from gradconform.contract.on_operation import select_checks
 from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
 from gradconform.run.options import RunOptions
 from gradconform.run.plan_file import PlanFileError, plan_file
@@ -75,14 +75,14 @@ def as_values(asked: on_operation.OnOperations) -> list[Any]:
 def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["abs", "cumprod", "nn.functional.dropout", "unique", "bernoulli", "empty_like"]
     names = [name for name in names if name in on_operation.entries()]
-    first = asked_of(names, "quick")
+    first = select_checks(names, "quick")
     written = json.loads(json.dumps(to_json(first.outcomes)))
 
     def measure(*_: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(on_operation, "judgeable", measure)
-    again = asked_of(names, "quick", written)
+    again = select_checks(names, "quick", written)
     assert as_values(again) == as_values(first)
     assert to_json(again.outcomes) == written
 

@@ -20,18 +20,18 @@ _SPLIT = (
 )
 
 #: Claims that a second stage requires, and more claims that a second session on one module requires.
-_BESIDE = ("global_state=False", "weight_order!=none")
+_SECOND_STAGE_NEEDS = ("global_state=False", "weight_order!=none")
 _SHARED = ("shared_module", "grads_on_param", "weight_when=weight", "input_pass_touches_params=False")
 
 _OTHERS = (
-    Dimension(name="count", says="micro-batches per step", values=(
+    Dimension(name="count", description="micro-batches per step", values=(
         value("two-mb", "two micro-batches"),
         value("one-mb", "one micro-batch", count=1),
         value("three-mb", "three micro-batches", count=3),
         value("past-64-mb", "65 micro-batches", count=65),
         value("ragged-mb", "a second micro-batch with one row less", "ragged", ragged=True),
     )),
-    Dimension(name="steps", says="changes between steps", values=(
+    Dimension(name="steps", description="changes between steps", values=(
         value("one-step", "one step"),
         value("cleared", "a second step after gradients are set to None", "clears_grads", steps="cleared"),
         value("zeroed", "a second step after gradients become zeros with other strides", "clears_grads",
@@ -41,12 +41,12 @@ _OTHERS = (
         value("frozen-later", "a parameter frozen for the second step", "frozen_params", "changed_params",
               steps="frozen"),
     )),
-    Dimension(name="found", says="state before the first action", values=(
+    Dimension(name="found", description="state before the first action", values=(
         value("nothing-before", "no gradients before"),
         value("prior", "gradients before the first action", "grads_on_param", prior_grads=True),
         value("same-arguments", "the same argument tensors for all micro-batches", same_args=True),
     )),
-    Dimension(name="start", says="start of a backward", values=(
+    Dimension(name="start", description="start of a backward", values=(
         value("gradients", "gradients of the outputs"),
         value("loss", "a loss", "loss", loss=True),
         value("transposed-gradients", "output gradients transposed in memory", output_grads="layout:transposed"),
@@ -57,7 +57,7 @@ _OTHERS = (
         hiding("zero-gradients", "zero output gradients", output_grads="zeros"),
         value("none-first", "None for the first output", "none_output_grad", output_grads="none:0"),
     )),
-    Dimension(name="inputs", says="arguments of the stage", values=(
+    Dimension(name="inputs", description="arguments of the stage", values=(
         value("one-input", "one argument"),
         value("two-inputs", "a second argument that is transposed in memory", "multi_input", entry="two"),
         value("unused-input", "an unused argument", "multi_input", "unused_input", entry="unused"),
@@ -68,7 +68,7 @@ _OTHERS = (
         value("integer-input", "an integer argument", "multi_input", "integer_input", entry="integers"),
         value("inputs-in-one-memory", "two arguments in the same memory", "multi_input", entry="tied by memory"),
     )),
-    Dimension(name="outputs", says="outputs of the stage", values=(
+    Dimension(name="outputs", description="outputs of the stage", values=(
         value("tensor", "one output"),
         value("one-element", "an output of one element", "view_output", exit="one element"),
         value("tuple-of-one", "a tuple with one output", "tuple_of_one", exit="tuple of one"),
@@ -78,7 +78,7 @@ _OTHERS = (
         value("bools", "a bool output", "multi_output", "nongrad_output", exit="bools"),
         value("scalar", "a 0-d output", "multi_output", "scalar_output", exit="scalar"),
     )),
-    Dimension(name="parameters", says="parameters of the stage", values=(
+    Dimension(name="parameters", description="parameters of the stage", values=(
         value("three-parameters", "three parameters"),
         value("many-parameters", "200 parameters", layers="many"),
         value("tied", "a weight that is used twice", "shared_params", layers="tied"),
@@ -88,7 +88,7 @@ _OTHERS = (
         value("sparse", "a sparse gradient", "sparse_grads", layers="sparse"),
         value("buffer", "a buffer that each forward updates", "buffers", layers="buffer"),
     )),
-    Dimension(name="size", says="elements of the weight; the sizes of other tensors follow", values=(
+    Dimension(name="size", description="elements of the weight; the sizes of other tensors follow", values=(
         value("few-elements", "a weight of 35 elements"),
         value("one-by-one", "tensors of one element each", size="1"),
         value("past-256-elements", "a weight of 257 elements", size="257"),
@@ -99,20 +99,20 @@ _OTHERS = (
         value("past-65536-elements", "a weight of 65,537 elements", size="65537"),
         value("no-elements", "an argument and a weight without elements", "empty_batch", size="0"),
     )),
-    Dimension(name="dtype", says="dtypes of the parameters", values=(
+    Dimension(name="dtype", description="dtypes of the parameters", values=(
         value("one-dtype", "one dtype"),
         value("wide-gain", "a gain in a wider dtype", gain="wide"),
         value("64-bit-gain", "a gain in float64", gain="float64"),
         value("narrow-gain", "a gain in another 16-bit dtype", gain="narrow"),
         value("graded-gain", "a gain whose gradient is in another dtype", "grad_dtype", gain="graded"),
     )),
-    Dimension(name="rows", says="rows of the arguments", values=(
+    Dimension(name="rows", description="rows of the arguments", values=(
         value("few-rows", "three rows at most"),
         value("17-rows", "17 rows (one past 16)", rows=17),
         value("65-rows", "65 rows (one past 64)", rows=65),
         value("257-rows", "257 rows (one past 256)", rows=257),
     )),
-    Dimension(name="layout", says="memory layout of arguments and parameters", values=(
+    Dimension(name="layout", description="memory layout of arguments and parameters", values=(
         value("contiguous", "contiguous arguments and parameters"),
         value("transposed-arguments", "arguments that are transposed in memory", arguments="transposed"),
         value("strided-arguments", "arguments with gaps between elements", arguments="strided"),
@@ -120,7 +120,7 @@ _OTHERS = (
         value("expanded-arguments", "expanded arguments", arguments="expanded"),
         value("transposed-weight", "a weight that is transposed in memory", transposed=True),
     )),
-    Dimension(name="values", says="values of the arguments", values=(
+    Dimension(name="values", description="values of the arguments", values=(
         value("usual", "usual values"),
         value("tiny", "arguments near the smallest normal number", values="tiny"),
         value("subnormal", "arguments below the smallest normal number", values="subnormal"),
@@ -129,7 +129,7 @@ _OTHERS = (
         value("uneven", "arguments with every second element scaled by 2^-12", values="uneven"),
         value("zeros", "zero arguments", values="zero"),
     )),
-    Dimension(name="graph", says="graph between arguments and outputs", values=(
+    Dimension(name="graph", description="graph between arguments and outputs", values=(
         value("plain", "layers only"),
         value("deep", "2,000 nodes after the layers", graph="deep"),
         value("custom", "a custom Function and in-place writes", graph="custom"),
@@ -138,13 +138,13 @@ _OTHERS = (
         value("checkpoint", "activation checkpointing", "recomputes", graph="checkpoint"),
         value("dropout", "dropout", "rng", graph="dropout"),
     )),
-    Dimension(name="caller", says="actions of the caller after B or I", values=(
+    Dimension(name="caller", description="actions of the caller after B or I", values=(
         value("keeps", "a caller that keeps everything"),
         value("drops", "a caller that frees the micro-batch", caller="drops"),
         value("overwrites", "a caller that overwrites the input gradients", caller="overwrites"),
         value("receives", "a caller that overwrites the output gradients", caller="receives"),
     )),
-    Dimension(name="mode", says="mode of the process and the stage", values=(
+    Dimension(name="mode", description="mode of the process and the stage", values=(
         value("as-usual", "the usual modes"),
         value("eval", "the stage in evaluation mode", modes=frozenset({"eval"})),
         value("autocast", "forwards under autocast", "autocast", modes=frozenset({"autocast"})),
@@ -154,16 +154,16 @@ _OTHERS = (
         value("deterministic", "deterministic algorithms", modes=frozenset({"deterministic"})),
         value("default-dtype", "another default dtype", modes=frozenset({"default_dtype"})),
     )),
-    Dimension(name="hooks", says="hooks on the parameters", values=(
+    Dimension(name="hooks", description="hooks on the parameters", values=(
         value("no-hooks", "no hooks"),
         value("scaled-by-hooks", "hooks that scale each gradient", "hooks=with_grad", "hooks!=nowhere",
               "bias_hooks=as_weights", "weight_when=weight", "input_pass_touches_params=False", altering="scale"),
     )),
-    Dimension(name="watched", says="state watched in addition to gradients", values=(
+    Dimension(name="watched", description="state watched in addition to gradients", values=(
         value("unwatched", "a watch on gradients only"),
         value("state", "a watch on all state that must not change", watch=frozenset({"state"})),
     )),
-    Dimension(name="received", says="tensors that the caller receives into", values=(
+    Dimension(name="received", description="tensors that the caller receives into", values=(
         value("new-tensors", "new tensors each time"),
         value("inputs-refilled", "arguments received into an earlier micro-batch's tensors", received="inputs",
               again=True),
@@ -172,40 +172,41 @@ _OTHERS = (
         value("one-gradient-twice", "one tensor as the gradient of two outputs", received="twice"),
         value("one-gradient-for-all", "one tensor as the output gradient of all micro-batches", received="once"),
     )),
-    Dimension(name="tracking", says="whether output gradients require grad", values=(
+    Dimension(name="tracking", description="whether output gradients require grad", values=(
         value("untracked", "output gradients without graph history"),
         value("tracked-gradients", "output gradients that require grad", tracked_grads=True),
     )),
-    Dimension(name="lists", says="lifetime of the lists that the caller passes", values=(
+    Dimension(name="lists", description="lifetime of the lists that the caller passes", values=(
         value("lists-left", "lists for one call each"),
         value("lists-kept", "lists that the caller uses again", "lists", kept_lists=True),
     )),
-    Dimension(name="owner", says="owner of the arguments' memory", values=(
+    Dimension(name="owner", description="owner of the arguments' memory", values=(
         value("own-memory", "arguments in their own memory"),
         value("earlier-graph", "arguments in the memory of an earlier graph that continues", upstream=True),
     )),
-    Dimension(name="forwards", says="forwards without a backward", values=(
+    Dimension(name="forwards", description="forwards without a backward", values=(
         value("no-other-forward", "no other forward"),
         value("evaluated", "an evaluation between a forward and its backward", "evaluation", forwards="evaluated"),
         value("lost-forward", "a forward without backward whose number is used again", "forward_again",
               forwards="lost"),
     )),
-    Dimension(name="beside", says="other open stages and sessions", values=(
+    Dimension(name="beside", description="other open stages and sessions", values=(
         value("alone", "one stage"),
-        value("beside", "a second stage", *_BESIDE, beside=True),
-        value("one-module", "a second session on the same module", *_BESIDE, *_SHARED, beside=True, one_module=True),
+        value("beside", "a second stage", *_SECOND_STAGE_NEEDS, second_stage=True),
+        value("one-module", "a second session on the same module", *_SECOND_STAGE_NEEDS, *_SHARED, second_stage=True,
+              one_module=True),
     )),
 )  # fmt: skip
 
 #: The dimensions by way, the order first.
 DIMENSIONS: dict[str, tuple[Dimension, ...]] = {
-    "full": (Dimension(name="order", says="order of the actions of a step", values=_FULL), *_OTHERS),
+    "full": (Dimension(name="order", description="order of the actions of a step", values=_FULL), *_OTHERS),
     "split": (
-        Dimension(name="order", says="order of the actions of a step", values=_SPLIT),
+        Dimension(name="order", description="order of the actions of a step", values=_SPLIT),
         *_OTHERS,
         Dimension(
             name="weights",
-            says="weights that the caller passes to W",
+            description="weights that the caller passes to W",
             values=(
                 value("all-in-order", "all weights in order"),
                 value("reversed-list", "the weights in reverse order for W", "lists", weights="reversed"),

@@ -30,7 +30,7 @@ class Draft:
     count: int = 2
     steps: str = "one"
     caller: str = "keeps"
-    beside: bool = False
+    second_stage: bool = False
     one_module: bool = False
     ragged: bool = False
     forwards: str = "none"
@@ -62,13 +62,13 @@ class Draft:
         """Return the trial."""
         case = planned_case(Plan(**{field.name: getattr(self, field.name) for field in fields(Plan)}))
         return Trial(
-            stages=(case, case) if self.beside else (case,),
+            stages=(case, case) if self.second_stage else (case,),
             program=program_of(
                 self.order,
                 self.count,
                 self.steps,
                 self.caller,
-                beside=self.beside,
+                second_stage=self.second_stage,
                 forwards=self.forwards,
                 again=self.again,
                 finish=self.upstream,

@@ -49,14 +49,14 @@ FORWARDS: dict[str, Callable[[Sequence[Action]], tuple[Action, ...]]] = {
 
 
 def program_of(  # noqa: PLR0913 (a program's parts)
-    order: str, count: int, steps: str, caller: str, *, beside: bool, forwards: str = "none", again: bool = False,
+    order: str, count: int, steps: str, caller: str, *, second_stage: bool, forwards: str = "none", again: bool = False,
     finish: bool = False,
 ) -> str:  # fmt: skip
     """Return the program of ``count`` micro-batches, with the first of them again in each further step.
 
     ``forwards``: additional forwards in the first step. ``again``: one more micro-batch follows the first finish, which
-    completes all W. ``finish``: the program ends with a finish. ``beside``: a second stage does the same, each of its
-    actions after that of the first.
+    completes all W. ``finish``: the program ends with a finish. ``second_stage``: a second stage does the same,
+    each of its actions after that of the first.
     """
     actions = list(FORWARDS[forwards](parse(ORDERS[order](count))))
     if again:
@@ -65,7 +65,7 @@ def program_of(  # noqa: PLR0913 (a program's parts)
         actions += [*parse(between), *parse(ORDERS[order](1))]
     actions += parse("finish") if finish or again else ()
     reported = [done for action in actions for done in _with_caller(action, CALLERS[caller])]
-    return write(both for action in reported for both in _on_stages(action, beside=beside))
+    return write(both for action in reported for both in _on_stages(action, second_stage=second_stage))
 
 
 def _with_caller(action: Action, does: str) -> Iterator[Action]:
@@ -74,8 +74,8 @@ def _with_caller(action: Action, does: str) -> Iterator[Action]:
         yield replace(action, kind=does)
 
 
-def _on_stages(action: Action, *, beside: bool) -> Iterator[Action]:
+def _on_stages(action: Action, *, second_stage: bool) -> Iterator[Action]:
     """Yield an action, and the same action of the second stage if it belongs to a stage."""
     yield action
-    if beside:
+    if second_stage:
         yield replace(action, stage=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradconform.covering.dimension import Dimension, never, value
 
 DIMENSIONS = (
-    Dimension(name="layout", says="how ranks are shared among stages and replicas", values=(
+    Dimension(name="layout", description="how ranks are shared among stages and replicas", values=(
         value("two-stages", "two ranks in a row", pipeline_ranks=2),
         value("two-replicas", "two replicas of one rank", replicas=2),
         value("two-by-two", "two replicas of two ranks", pipeline_ranks=2, replicas=2),
@@ -13,7 +13,7 @@ DIMENSIONS = (
         value("four-replicas", "four replicas of one rank", replicas=4),
         value("one-stage", "one rank", "tensor"),
     )),
-    Dimension(name="schedule", says="the order of actions", values=(
+    Dimension(name="schedule", description="the order of actions", values=(
         value("1f1b", "1F1B", schedule="1F1B"),
         value("gpipe", "GPipe", schedule="GPipe"),
         value("interleaved-1f1b", "Interleaved1F1B", schedule="Interleaved1F1B", per_rank=2),
@@ -24,34 +24,34 @@ DIMENSIONS = (
         value("csv", "an order of a CSV file: all forwards, all input gradients, all weight gradients",
               schedule="CSV", per_rank=2),
     )),
-    Dimension(name="data_parallel", says="what keeps replicas together", values=(
+    Dimension(name="data_parallel", description="what keeps replicas together", values=(
         value("unwrapped", "no wrapper", data_parallel="none"),
         value("ddp", "DistributedDataParallel", data_parallel="ddp"),
         value("fsdp", "fully_shard", data_parallel="fsdp"),
         value("fsdp-kept", "fully_shard without resharding", data_parallel="fsdp-kept"),
         value("hsdp", "fully_shard in each half of the replicas", data_parallel="hsdp"),
     )),
-    Dimension(name="microbatches", says="how many micro-batches each replica has", values=(
+    Dimension(name="microbatches", description="how many micro-batches each replica has", values=(
         value("eight-mb", "eight micro-batches"),
         value("three-mb", "three micro-batches", microbatches=3),
         value("one-mb", "one micro-batch", microbatches=1),
     )),
-    Dimension(name="rows", says="how large micro-batches are", values=(
+    Dimension(name="rows", description="how large micro-batches are", values=(
         value("even", "micro-batches of one size"),
         value("ragged", "a last micro-batch with one row less", "ragged", ragged=True),
         value("lengths", "sequences that are longer in one micro-batch than in the next", "lengths", lengths=True),
     )),
-    Dimension(name="loss", says="the loss of a step", values=(
+    Dimension(name="loss", description="the loss of a step", values=(
         value("mean", "the mean over micro-batches"),
         value("sum", "the sum over micro-batches", reduction="sum"),
         value("tokens", "the mean over all tokens of the batch, with unequal numbers per micro-batch",
               reduction="tokens"),
     )),
-    Dimension(name="auxiliary", says="whether stages have auxiliary losses", values=(
+    Dimension(name="auxiliary", description="whether stages have auxiliary losses", values=(
         value("one-loss", "the loss of the last stage alone"),
         value("auxiliary", "an auxiliary loss in every stage", auxiliary=True),
     )),
-    Dimension(name="steps", says="the acts between steps", values=(
+    Dimension(name="steps", description="the acts between steps", values=(
         value("one-step", "one step"),
         value("accumulated", "two steps whose gradients add up", steps=("train", "train")),
         value("zeroed", "two steps with zero_grad between them", steps=("train", "zero_grad", "train")),
@@ -63,13 +63,13 @@ DIMENSIONS = (
         value("unreduced", "two steps whose gradients are reduced once, after the second", "unreduced",
               steps=("accumulate", "train")),
     )),
-    Dimension(name="weights", says="which parameters are trained, and which are tied", values=(
+    Dimension(name="weights", description="which parameters are trained, and which are tied", values=(
         value("all", "all parameters trained"),
         value("frozen-stage", "a frozen first stage", weights="frozen-stage"),
         value("frozen-layers", "frozen layers with low-rank adapters", weights="frozen-layers"),
         value("tied", "one weight in the first and the last stage", "tied", weights="tied"),
     )),
-    Dimension(name="layers", says="the layers of a stage", values=(
+    Dimension(name="layers", description="the layers of a stage", values=(
         value("plain", "LayerNorm and an MLP"),
         value("checkpoint", "activation checkpointing", layers="checkpoint"),
         value("reentrant-checkpoint", "re-entrant activation checkpointing", layers="reentrant-checkpoint"),
@@ -78,12 +78,12 @@ DIMENSIONS = (
         value("selective-checkpoint", "activation checkpointing that keeps the outputs of Linear layers",
               layers="selective-checkpoint"),
     )),
-    Dimension(name="arguments", says="the inputs of stages", values=(
+    Dimension(name="arguments", description="the inputs of stages", values=(
         value("positional", "the output of the previous stage"),
         value("keyword", "a keyword argument on every stage", keyword=True),
         value("hooked", "a hook that each stage sets on its received inputs, in every forward", hooked=True),
     )),
-    Dimension(name="tensor_parallel", says="the part of a stage that is split over two tensor ranks", values=(
+    Dimension(name="tensor_parallel", description="the part of a stage that is split over two tensor ranks", values=(
         value("whole-layers", "nothing split over tensor ranks"),
         value("column-row", "each MLP split over two tensor ranks, by columns and then by rows", "tensor",
               tensor_ranks=2, tensor_parallel="column-row"),
@@ -92,13 +92,13 @@ DIMENSIONS = (
         value("vocabulary", "each MLP, the embedding, the head and the loss split over two tensor ranks", "tensor",
               tensor_ranks=2, tensor_parallel="vocabulary"),
     )),
-    Dimension(name="precision", says="the precision of stages", values=(
+    Dimension(name="precision", description="the precision of stages", values=(
         value("unmixed", "all in one dtype"),
         value("autocast", "stages and the loss under autocast to bfloat16", "precision", precision="autocast"),
         value("mixed", "stages in bfloat16, with parameters and accumulated gradients in float32", "precision",
               precision="mixed"),
     )),
-    Dimension(name="compiled", says="whether stages are compiled", values=(
+    Dimension(name="compiled", description="whether stages are compiled", values=(
         value("eager", "uncompiled stages"),
         value("compiled", "every stage compiled by torch.compile, with aot_eager", "compiled", compiled="aot_eager"),
         value("inductor", "every stage compiled by torch.compile, with inductor", "compiled", compiled="inductor"),
