@@ -174,8 +174,8 @@ def clipped(wrong: WrongTensor) -> Cause | None:
     limit = float(got.abs().max())
     cut = torch.clamp(right, -limit, limit)
     count = int((right.abs() > limit).sum())
-    stands = limit and count > 1 and wrong.off(cut) <= 16.0 * wrong.eps * limit
-    return Cause(Mistake.CLIPPED, factors=(limit,)) if stands and wrong.explained_by(cut, fitted=1) else None
+    is_limit = limit and count > 1 and wrong.off(cut) <= 16.0 * wrong.eps * limit
+    return Cause(Mistake.CLIPPED, factors=(limit,)) if is_limit and wrong.explained_by(cut, fitted=1) else None
 
 
 def nonfinite(got: Tensor, expected: Tensor, differs: Tensor, *, fills: bool) -> Cause | None:

@@ -177,9 +177,9 @@ def _others(wrong: WrongTensor, name: str) -> Iterator[tuple[WrongTensor, list[P
     evidence, step = wrong.evidence, wrong.step
     for other, got in step.param_grads.items():
         parts = list(param_parts(evidence, other, step)) if got is not None and other != name else []
-        asked = None if got is None or not parts else _wrong_tensor(evidence, step, got, parts)
-        if asked is not None:
-            yield asked, parts
+        wrong_value = None if got is None or not parts else _wrong_tensor(evidence, step, got, parts)
+        if wrong_value is not None:
+            yield wrong_value, parts
 
 
 def _counted_of_input(wrong: WrongTensor, change: combination.Change | None) -> Cause | None:

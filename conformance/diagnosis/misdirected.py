@@ -9,7 +9,7 @@ from gradconform.drive.observation import Step
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .no_effect import due_and_idle
+from .no_effect import due_and_unchanged
 from .parts import step_before
 from .rerun import rerun_of
 
@@ -31,11 +31,11 @@ def recomputed_alone(evidence: Evidence, name: str, step: Step) -> Cause | None:
     """Return the cause that only the parameters of a forward that the backward runs again got nothing."""
     if step.action.kind not in {"B", "W"}:
         return None
-    due, idle = due_and_idle(evidence, step)
-    if name not in idle or idle == due:
+    due, unchanged = due_and_unchanged(evidence, step)
+    if name not in unchanged or unchanged == due:
         return None
     inside = evidence.recomputed.of(("inside", step.action.stage), lambda: _run_again(evidence, step))
-    return Cause(Mistake.DETACHED_COPY) if idle <= inside and due - inside else None
+    return Cause(Mistake.DETACHED_COPY) if unchanged <= inside and due - inside else None
 
 
 def _run_again(evidence: Evidence, step: Step) -> frozenset[str]:

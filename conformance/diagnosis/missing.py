@@ -120,8 +120,8 @@ def _after_error(evidence: Evidence, step: Step, quiet: Callable[[Step], bool]) 
     since = [known for known in seen if errors[-1].position < known.position <= step.position]
     kinds = {"B", "W"} if step.action.kind in {"B", "W"} else {"B", "I"}
     acted = [known for known in since if known.action.kind in kinds and not known.action.misuse]
-    idle_since = Cause(Mistake.IDLE_SINCE_ERROR, action=str(errors[-1].action))
-    return idle_since if acted and all(map(quiet, acted)) else None
+    nothing_since = Cause(Mistake.IDLE_SINCE_ERROR, action=str(errors[-1].action))
+    return nothing_since if acted and all(map(quiet, acted)) else None
 
 
 def _too_early(evidence: Evidence, step: Step) -> Cause | None:
@@ -151,7 +151,7 @@ def _went_to_other_stage(evidence: Evidence, step: Step) -> Cause | None:
 _TELLING = 3
 
 #: How many equally good rules are reported; more are no help.
-_TOLD = 2
+_MOST_CAUSES = 2
 
 #: Maps the weight-related actions of all stages, in order, to the W that find their context.
 Rule = Callable[[list[Action]], set[Action]]
@@ -172,7 +172,7 @@ def _lost(evidence: Evidence, step: Step) -> Cause | None:
     if len(set(actions)) < len(actions):  # a repeated W is another one, which a rule does not distinguish
         return None
     fitting = tuple(cause for cause, rule in rules(actions) if rule(actions) == done)
-    return Cause(Mistake.CONTEXTS_LOST, causes=fitting) if 0 < len(fitting) <= _TOLD else None
+    return Cause(Mistake.CONTEXTS_LOST, causes=fitting) if 0 < len(fitting) <= _MOST_CAUSES else None
 
 
 def rules(actions: list[Action]) -> Iterator[tuple[Cause, Rule]]:

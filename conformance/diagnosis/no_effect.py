@@ -13,7 +13,7 @@ from .cause import Cause, Mistake
 from .parts import added, run_of, same, step_before
 
 #: How many equally good reasons are reported.
-_TOLD = 2
+_MOST_CAUSES = 2
 
 #: From this many on, earlier actions are reported as a count; fewer are listed.
 _COUNTED = 8
@@ -25,27 +25,29 @@ Mark = Callable[[Action, int], bool]
 def reason(evidence: Evidence, step: Step) -> Cause | None:
     """Return the property that separates the B and W that add nothing from those that add something."""
     acted = _acted(evidence, step)
-    idle = {seen.position for seen in acted if not added(evidence, seen)}
-    if step.position not in idle or len(idle) == len(acted):
+    inactive = {seen.position for seen in acted if not added(evidence, seen)}
+    if step.position not in inactive or len(inactive) == len(acted):
         return None
-    return _fitting(_marks(evidence, step), acted, idle)
+    return _fitting(_marks(evidence, step), acted, inactive)
 
 
 def circumstance(evidence: Evidence, step: Step) -> Cause | None:
     """Return a possible reason why no B or W of a run adds anything: a property that all of them have."""
     acted = _acted(evidence, step)
-    idle = {seen.position for seen in acted if not added(evidence, seen)}
+    inactive = {seen.position for seen in acted if not added(evidence, seen)}
     fixed = not any(grad is not None for grad in evidence.reference(step.action.stage, step.action.mb).inputs)
-    if step.position not in idle or len(idle) != len(acted) or fixed:  # that no input needs one is special too
+    if step.position not in inactive or len(inactive) != len(acted) or fixed:  # that no input needs one is special too
         return None
-    return _fitting([*_modes(evidence), *_losses(evidence)], acted, idle)
+    return _fitting([*_modes(evidence), *_losses(evidence)], acted, inactive)
 
 
-def _fitting(marks: list[tuple[Cause, Mark]], acted: list[Step], idle: set[int]) -> Cause | None:
+def _fitting(marks: list[tuple[Cause, Mark]], acted: list[Step], inactive: set[int]) -> Cause | None:
     fitting = (
-        cause for cause, mark in marks if {seen.position for seen in acted if mark(seen.action, seen.position)} == idle
+        cause
+        for cause, mark in marks
+        if {seen.position for seen in acted if mark(seen.action, seen.position)} == inactive
     )
-    causes = tuple(islice(fitting, _TOLD))
+    causes = tuple(islice(fitting, _MOST_CAUSES))
     return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
 
 
@@ -84,7 +86,7 @@ def _losses(evidence: Evidence) -> list[tuple[Cause, Mark]]:
     forgotten = [
         (position, action)
         for position, action in enumerate(actions)
-        if action.kind == "I" and not action.misuse and not _asked(actions, action, position)
+        if action.kind == "I" and not action.misuse and not _has_weight_pass(actions, action, position)
     ]
     return [(Cause(Mistake.COLLECTED), _collected(actions))] + [
         (Cause(Mistake.FORGOTTEN, action=str(action)), lambda _, position, since=since: position > since)
@@ -118,7 +120,7 @@ def _collected(actions: tuple[Action, ...]) -> Mark:
     )
 
 
-def _asked(actions: tuple[Action, ...], begun: Action, since: int) -> bool:
+def _has_weight_pass(actions: tuple[Action, ...], begun: Action, since: int) -> bool:
     """Return whether the W of an I comes after it."""
     return any(
         action.kind == "W" and (action.stage, action.mb) == (begun.stage, begun.mb) for action in actions[since:]
@@ -140,23 +142,23 @@ def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
     frozen = _frozen(evidence, name, step)
     if frozen is not None or step.action.kind not in {"B", "W"}:
         return frozen
-    due, idle = due_and_idle(evidence, step)
-    if name not in idle or idle == due:
+    due, unchanged = due_and_unchanged(evidence, step)
+    if name not in unchanged or unchanged == due:
         return None
     reference = evidence.reference(step.action.stage, step.action.mb).params
-    if idle == {one for one in due if (grad := reference[one]) is not None and not grad.numel()}:
+    if unchanged == {one for one in due if (grad := reference[one]) is not None and not grad.numel()}:
         return Cause(Mistake.NO_ELEMENTS)
     names = list(reference)
     thawed = {names[number] for number in evidence.trial.standing(step.action.stage, step.position).thawed}
-    if idle == thawed & due:
+    if unchanged == thawed & due:
         return Cause(Mistake.THAWED)
-    first = min(map(names.index, idle))
-    if first >= _MANY and idle == due & set(names[first:]):
+    first = min(map(names.index, unchanged))
+    if first >= _MANY and unchanged == due & set(names[first:]):
         return Cause(Mistake.PARAMETERS_PAST_COUNT, counts=(first,))
     return None
 
 
-def due_and_idle(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
+def due_and_unchanged(evidence: Evidence, step: Step) -> tuple[set[str], set[str]]:
     """Return the parameters to which a B or W should add, and those of them that got nothing."""
     reference = evidence.reference(step.action.stage, step.action.mb, step.position).params
     due = {name for name, grad in reference.items() if grad is not None}

@@ -108,8 +108,8 @@ def _firsts(evidence: Evidence) -> Iterator[tuple[str, Step]]:
 
 def _of_both(evidence: Evidence) -> list[Step]:
     """Return the steps of the implementation that plain autograd has too: its W is not called if its I has raised."""
-    asked = {step.position for step in evidence.oracle.steps}
-    return [step for step in evidence.observation.steps if step.position in asked]
+    positions = {step.position for step in evidence.oracle.steps}
+    return [step for step in evidence.observation.steps if step.position in positions]
 
 
 def _near(got: Tensor | None, right: Tensor | None) -> bool:

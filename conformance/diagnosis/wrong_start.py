@@ -24,7 +24,7 @@ from .rerun import Grads, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
 
 #: How many equivalent mistakes are reported.
-_TOLD = 2
+_MOST_CAUSES = 2
 
 #: A mistake, and the output gradients that it makes of the right ones.
 Edit = tuple[Cause, list[Start]]
@@ -43,7 +43,7 @@ def _found(evidence: Evidence, step: Step) -> Cause | None:
     if not any(given.got is not None for given in wrong(all_given)):
         return None
     fitting = (cause for cause, grads in _hypotheses(evidence, step, all_given) if explained(all_given, grads))
-    causes = tuple(islice(fitting, _TOLD))
+    causes = tuple(islice(fitting, _MOST_CAUSES))
     return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
 
 
@@ -159,10 +159,10 @@ def _of_misread_arguments(evidence: Evidence, step: Step, again: Rerun) -> Itera
     read = {n: _through_the_storage(raw[n]) for n, chosen in enumerate(floats) if chosen and not _in_one_piece(raw[n])}
     changed = {n: other for n, other in read.items() if other is not None and not torch.equal(again.args[n], other)}
     if changed:
-        apart = Rerun(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
+        separate = Rerun(evidence, lane, mb, forward_of(evidence.trial.actions, lane, mb, step.position + 1))
         for n, other in changed.items():
-            apart.args[n].data.copy_(other)  # the values that its forward saved
-        yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), apart.grads(apart.given)
+            separate.args[n].data.copy_(other)  # the values that its forward saved
+        yield Cause(Mistake.ARGUMENTS_READ_AS_CONTIGUOUS), separate.grads(separate.given)
 
 
 def _in_one_piece(tensor: Tensor) -> bool:
@@ -271,10 +271,10 @@ def _of_other_microbatches(evidence: Evidence, step: Step, again: Rerun) -> Iter
             yield Cause(Mistake.OTHER_FORWARD, microbatches=(other,), others=(mb,)), theirs.grads(again.given)
         if again.starts_otherwise(theirs.given):
             yield Cause(Mistake.OTHER_OUTPUT_GRADS, microbatches=(other,)), again.grads(theirs.given)
-    for beside in range(len(evidence.trial.stages)) if evidence.trial.one_module else ():
-        if Action("F", mb, beside) in evidence.trial.actions[: step.position] and beside != lane:
-            theirs = rerun(evidence, beside, mb, step.position)
-            cause = Cause(Mistake.OTHER_SESSION_FORWARD, microbatches=(mb,), stage=beside)
+    for other_lane in range(len(evidence.trial.stages)) if evidence.trial.one_module else ():
+        if Action("F", mb, other_lane) in evidence.trial.actions[: step.position] and other_lane != lane:
+            theirs = rerun(evidence, other_lane, mb, step.position)
+            cause = Cause(Mistake.OTHER_SESSION_FORWARD, microbatches=(mb,), stage=other_lane)
             yield cause, theirs.grads(again.given)
 
 

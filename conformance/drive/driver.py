@@ -398,7 +398,7 @@ class _Run:
             around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
             process = settings(self.materials.device, self.before)
             earlier = sight.known.state, lane.state
-            lane.state = around.state(self.materials.device, lane.stands(), *earlier, process=process)
+            lane.state = around.state(self.materials.device, lane.passed_objects(), *earlier, process=process)
             sight.seen.update(
                 state=lane.state,
                 shared=shared_storage(lane.returned, stored, around),

@@ -100,9 +100,9 @@ class Lane:
             with self._swaps:
                 self.session.close()
 
-    def stands(self) -> dict[str, bool]:
+    def passed_objects(self) -> dict[str, bool]:
         """Return by name whether each passed object is unchanged, and whether it has hooks."""
-        kept = {f"the list of output gradients of micro-batch {mb}": one.stands for mb, one in self.handed.items()}
+        kept = {f"the list of output gradients of micro-batch {mb}": one.unchanged for mb, one in self.handed.items()}
         return kept | left_on(self.args)
 
     def let_go(self, mb: int) -> None:

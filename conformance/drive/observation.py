@@ -62,7 +62,7 @@ class Raised:
         return cls(
             type(error).__name__,
             re.sub(r"0x[0-9a-f]{6,}", "0x…", shortened(str(error))),
-            memory=_tells_of_memory(error),
+            memory=_is_out_of_memory(error),
             broken=isinstance(error, ends_the_process()),
             file=file,
             line=line,
@@ -109,7 +109,7 @@ def is_lent(module: str) -> bool:
     return module.partition(".")[0] in {"torch", *sys.stdlib_module_names}
 
 
-def _tells_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     # torch's CPU allocator has no exception type of its own.
@@ -240,19 +240,19 @@ class Sight:
 class Executed:
     """The operations of one run: how many on the device and, by name, elsewhere."""
 
-    there: int = 0
-    elsewhere: Mapping[str, int] = field(default_factory=dict)
+    on_device: int = 0
+    off_device: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Executed) -> Executed:
         """Return both runs as one."""
-        return Executed(self.there + other.there, Counter(self.elsewhere) + Counter(other.elsewhere))
+        return Executed(self.on_device + other.on_device, Counter(self.off_device) + Counter(other.off_device))
 
     @property
     def off_device_share(self) -> float | None:
         """Return the share of the operations that ran elsewhere, or None if none ran."""
-        elsewhere = sum(self.elsewhere.values())
-        total = self.there + elsewhere
-        return elsewhere / total if total else None
+        off_device = sum(self.off_device.values())
+        total = self.on_device + off_device
+        return off_device / total if total else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class Handed:
         self._tree, self._entries = tree, list(leaves(tree))
 
     @property
-    def stands(self) -> bool:
+    def unchanged(self) -> bool:
         """Whether every entry is still the same object in the same place."""
         now = list(leaves(self._tree))
         return len(now) == len(self._entries) and all(

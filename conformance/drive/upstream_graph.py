@@ -79,8 +79,8 @@ class UpstreamGraph:
         for mb in list(self._returned):
             for slot, (made, grad) in enumerate(zip(self._outputs.pop(mb), self._returned.pop(mb), strict=False)):
                 if made is not None and (grad is None or grad.shape == made.shape):
-                    told = self._gone_on(slot, made, grad)
-                    wrong |= {f"the earlier graph's gradient for argument {slot}": told} if told else {}
+                    problem = self._gone_on(slot, made, grad)
+                    wrong |= {f"the earlier graph's gradient for argument {slot}": problem} if problem else {}
         return wrong
 
     def _gone_on(self, slot: int, made: Tensor, grad: Tensor | None) -> str:

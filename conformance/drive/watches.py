@@ -324,8 +324,8 @@ def shared_storage(
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors of one storage overlap in memory: adjacent views in a flat buffer do not."""
-    start, end = _extent(one)
-    begin, stop = _extent(other)
+    start, end = _byte_range(one)
+    begin, stop = _byte_range(other)
     return start < stop and begin < end and not _addresses(one).isdisjoint(_addresses(other))
 
 
@@ -337,7 +337,7 @@ def _addresses(tensor: Tensor) -> set[int]:
     return set(starts.flatten().tolist())
 
 
-def _extent(tensor: Tensor) -> tuple[int, int]:
+def _byte_range(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte of ``tensor`` in memory and the first one after it."""
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start_of(tensor), start_of(tensor) + (reach + 1) * tensor.element_size()

@@ -80,8 +80,8 @@ def _error(got: Tensor, wanted: Tensor) -> float:
     if got.shape != wanted.shape or got.dtype != wanted.dtype or not _has_errors(got) or not got.numel():
         return 0.0
     wide = torch.complex128 if got.is_complex() else torch.float64
-    apart = (got.to(wide) - wanted.to(wide)).abs()
-    return float(torch.where(torch.isfinite(apart), apart, 0.0).max())
+    difference = (got.to(wide) - wanted.to(wide)).abs()
+    return float(torch.where(torch.isfinite(difference), difference, 0.0).max())
 
 
 def _has_errors(tensor: Tensor) -> bool:

@@ -209,8 +209,8 @@ def _rounds(alone: SingleOperation, one: _Gradients, judged: Judgement, divided:
     wide = again[one.name]
     if other is torch.float64 and _judged(wide) is None:  # 16-bit sums that overflow differ with their order
         return True
-    apart = (wide.parts - wide.whole).abs()
-    return shrinks(judged.error, float(apart.max()) if apart.numel() else 0.0, dtype, other)
+    difference = (wide.parts - wide.whole).abs()
+    return shrinks(judged.error, float(difference.max()) if difference.numel() else 0.0, dtype, other)
 
 
 def _finding(entry: str, one: _Gradients, judged: Judgement) -> Finding:

@@ -160,8 +160,8 @@ class DeviceTrust:
         for seed in range(RUNS):
             with denormals_as(device_of(self._device).flushes_denormals):
                 off = with_errors(materials, references.loss_scale, operations.errors, operations.roughest, seed)
-            for tensor, apart in spread_of(here, off).items():
-                found[tensor] = max(apart, found.get(tensor, 0.0))
+            for tensor, difference in spread_of(here, off).items():
+                found[tensor] = max(difference, found.get(tensor, 0.0))
         return found
 
     def _drawn(self, references: References) -> Verdict | None:
@@ -269,9 +269,9 @@ def spread_of(one: Observation, other: Observation) -> dict[int, float]:
     for first, second in zip(one.steps, other.steps, strict=False):
         for a, b in zip(_values(first), _values(second), strict=False):
             if isinstance(a, Tensor) and isinstance(b, Tensor) and a is not b:
-                apart = _distance(a, b)
-                if apart:
-                    found[id(a)] = max(apart, found.get(id(a), 0.0))
+                difference = _distance(a, b)
+                if difference:
+                    found[id(a)] = max(difference, found.get(id(a), 0.0))
     return found
 
 
@@ -306,5 +306,5 @@ def _distance(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape or equal(one, other) or not one.numel():
         return 0.0
     wide = torch.complex128 if one.is_complex() else torch.float64
-    apart = (one.to(wide) - other.to(wide)).abs()
-    return float(torch.where(torch.isfinite(apart), apart, 0.0).max())
+    difference = (one.to(wide) - other.to(wide)).abs()
+    return float(torch.where(torch.isfinite(difference), difference, 0.0).max())

@@ -33,9 +33,9 @@ def surfaces(evidence: Evidence) -> Iterator[Finding]:
         own = [one for one in evidence.observation.steps if _is_of(evidence, one, step.action.stage, step.action.mb)]
         raised = [one.raised for one in own if one.raised is not None]
         if own and not any(step.raised.type in one.chain for one in raised):
-            asked = " and ".join(str(one.action) for one in own)
+            actions = " and ".join(str(one.action) for one in own)
             instead = f"raised {raised[0]} without it" if raised else "raised no error"
-            yield Finding("no_error", "the action", asked, f"{instead}; plain autograd raises {step.raised}")
+            yield Finding("no_error", "the action", actions, f"{instead}; plain autograd raises {step.raised}")
 
 
 @by_numeric_rule

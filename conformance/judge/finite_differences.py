@@ -108,9 +108,9 @@ def _outputs(alone: SingleOperation, stage: OperationStage, leaves: Sequence[Ten
     return tuple(one for one in alone.outputs_for(stage, given) if one.requires_grad)
 
 
-def _finding(entry: Entry, said: str) -> Finding:
-    head, numbers = _MISMATCH.match(said), _NUMBERS.search(said)
-    text = next(iter(said.splitlines()), "gradcheck fails").rstrip(",")
+def _finding(entry: Entry, message: str) -> Finding:
+    head, numbers = _MISMATCH.match(message), _NUMBERS.search(message)
+    text = next(iter(message.splitlines()), "gradcheck fails").rstrip(",")
     if head is not None and numbers is not None:
         by_slopes, by_backward = (" ".join(one.split()) for one in numbers.groups())
         text = f"{head[1]}: finite differences give {by_slopes}, the backward {by_backward}"

@@ -246,8 +246,8 @@ def flushed_later(evidence: Evidence, step: Step) -> bool:
     """Return whether the claims say that a later finish completes the W called up to a step."""
     if evidence.capabilities.weight_when != "finish":
         return False
-    asked = (*evidence.trial.actions, step.action)[: step.position + 1]  # a finish that no program names comes last
-    return flush_pending(asked, step.action.stage)
+    actions = (*evidence.trial.actions, step.action)[: step.position + 1]  # a finish that no program names comes last
+    return flush_pending(actions, step.action.stage)
 
 
 def _between_input_and_weight(evidence: Evidence, step: Step) -> bool:

@@ -153,7 +153,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def _near(reference: Tensor, wanted: Tensor) -> Tensor | None:
     """Return ``reference`` if it is close to ``wanted``."""
-    apart, size = ((one[torch.isfinite(one)]) for one in ((reference - wanted).abs(), reference.abs()))
-    if not (apart.numel() and size.numel()):
+    difference, size = ((one[torch.isfinite(one)]) for one in ((reference - wanted).abs(), reference.abs()))
+    if not (difference.numel() and size.numel()):
         return reference
-    return reference if apart.max() <= _NEAR * torch.finfo(wanted.dtype).eps * size.max() else None
+    return reference if difference.max() <= _NEAR * torch.finfo(wanted.dtype).eps * size.max() else None

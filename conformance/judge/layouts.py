@@ -139,7 +139,7 @@ class LayoutsTried(DispatchMode):
     def _compare(self, given: KernelCall, found: list[Tensor] | None) -> None:
         """Compare a call with the one on contiguous copies: as it was ``found``, or in each layout."""
         plain = given.replaced([_contiguous(one.tensor) for one in given.arguments])
-        if found is not None and all(map(_lies_alike, given.arguments, plain.arguments)):
+        if found is not None and all(map(_same_layout, given.arguments, plain.arguments)):
             return
         wanted = plain.run()
         if wanted is None:
@@ -160,7 +160,7 @@ class LayoutsTried(DispatchMode):
                 if tensor is None:
                     continue
                 other = compared.plain.with_argument(at, tensor)
-                if _lies_alike(other.arguments[at], argument):
+                if _same_layout(other.arguments[at], argument):
                     continue
                 found = other.run()
                 if found is None:
@@ -267,8 +267,8 @@ def _distance(one: list[Tensor] | None, other: list[Tensor] | None) -> float:
     found = 0.0
     for got, wanted in zip(one, other, strict=True):
         if got.layout is torch.strided and got.is_floating_point() and got.numel() and got.shape == wanted.shape:
-            apart = float((got - wanted).abs().max())
-            found = max(found, apart if math.isfinite(apart) else math.inf)
+            difference = float((got - wanted).abs().max())
+            found = max(found, difference if math.isfinite(difference) else math.inf)
     return found
 
 
@@ -291,7 +291,9 @@ def _with_strides(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _culprits(compared: _Compared, given: KernelCall) -> Iterator[tuple[int, KernelCall]]:
     """Yield calls with one original argument each, then the whole original call under its first such argument."""
     plain = compared.plain
-    other = [at for at, pair in enumerate(zip(given.arguments, plain.arguments, strict=True)) if not _lies_alike(*pair)]
+    other = [
+        at for at, pair in enumerate(zip(given.arguments, plain.arguments, strict=True)) if not _same_layout(*pair)
+    ]
     for at in other:
         yield at, plain.with_argument(at, given.arguments[at].tensor)
     yield other[0], given
@@ -316,7 +318,7 @@ def _has_layouts(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and tensor.dim() > 0 and tensor.numel() > 1
 
 
-def _lies_alike(one: Argument, other: Argument) -> bool:
+def _same_layout(one: Argument, other: Argument) -> bool:
     tensors = one.tensor, other.tensor
     return len(set(map(strides_of, tensors))) == 1 and len(set(map(offset_of, tensors))) == 1
 

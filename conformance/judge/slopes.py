@@ -53,11 +53,11 @@ def another_backward(here: Materials, cpu: Materials) -> Cause | None:
         if "rng" not in case.traits or here.trial.loss_at(lane) or (here.trial.chain and lane):
             continue
         called = Called()
-        apart, unsure = _medians(here, lane, called)
-        if apart > _ANOTHER and unsure < _SURE * apart and _follows(cpu, lane, _SURE * apart):
+        difference, unsure = _medians(here, lane, called)
+        if difference > _ANOTHER and unsure < _SURE * difference and _follows(cpu, lane, _SURE * difference):
             drawing = (one for one in called.operations if torch.Tag.nondeterministic_seeded in one.tags)
             names = tuple(dict.fromkeys(one.name().partition(".")[0] for one in drawing))
-            return Cause(Mistake.OPERATION_DRAWS, names=names, factors=(apart,))
+            return Cause(Mistake.OPERATION_DRAWS, names=names, factors=(difference,))
     return None
 
 
@@ -79,10 +79,10 @@ def _medians(materials: Materials, lane: int, log: Called | None = None) -> tupl
     step explains both. With another mask than the CPU's, the stage may have a kink that it does not have on the CPU.
     """
     found = list(_slopes(materials, lane, log))
-    apart = statistics.median(
+    difference = statistics.median(
         0.0 if kink >= _distance(slope, reported) else _distance(slope, reported) for slope, reported, _, kink in found
     )
-    return apart, statistics.median(_distance(slope, longer) for slope, _, longer, _ in found)
+    return difference, statistics.median(_distance(slope, longer) for slope, _, longer, _ in found)
 
 
 def _distance(slope: float, reported: float) -> float:

@@ -236,10 +236,10 @@ def weight_result(evidence: Evidence) -> Judged:
             continue
         own = evidence.reference(step.action.stage, step.action.mb, step.position).params
         for name, got in zip(names, result, strict=True):
-            stands = evidence.oracle_step(step).param_grads[name]
+            expected = evidence.oracle_step(step).param_grads[name]
             explain = partial(likely_cause.of_weight_result, evidence, name, step)
             where = f"what W returns for {name}"
-            seen = list(compare_in(evidence, step, "entry of what W returns", where, got, stands, None, explain))
+            seen = list(compare_in(evidence, step, "entry of what W returns", where, got, expected, None, explain))
             if not findings_in(seen) or not near(got, own[name]):  # how far its own is from the sum says nothing
                 yield from seen
 

@@ -127,9 +127,9 @@ def worst(expected: Any, got: Any) -> int:
         or not got.numel()
     ):
         return 0
-    apart = (got.to(torch.complex128) - expected).abs().nan_to_num(torch.inf)
-    apart[(got == expected) | (got.isnan() & expected.isnan())] = 0
-    return int(apart.argmax())
+    difference = (got.to(torch.complex128) - expected).abs().nan_to_num(torch.inf)
+    difference[(got == expected) | (got.isnan() & expected.isnan())] = 0
+    return int(difference.argmax())
 
 
 def excerpt(value: Any, place: int) -> str:

@@ -202,8 +202,10 @@ def _ended(body: list[ast.stmt]) -> list[ast.stmt]:
 def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
     """Return the statements of a definition without its docstring."""
     first = body[0]
-    told = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    return body[1:] if told else body
+    has_docstring = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return body[1:] if has_docstring else body
 
 
 def unparsed(node: ast.stmt, width: int = 112) -> str:

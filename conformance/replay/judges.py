@@ -87,8 +87,8 @@ def judge_of(check: Check) -> tuple[Callable[..., object], dict[str, Any]]:
 
 def compared(check: Check, capabilities: Capabilities) -> set[str]:
     """Return the comparisons of the script of ``check``: the values that its judge reads, by their names there."""
-    judge, told = judge_of(check)
-    what = told.get("kind") or _STATE.get(told.get("what", ""))
+    judge, arguments = judge_of(check)
+    what = arguments.get("kind") or _STATE.get(arguments.get("what", ""))
     names = {one.format(what) for one in COMPARED.get(judge, ())}
     if judge is all_requirements and not fires_hooks(check.trials[0], capabilities):
         names = {one for one in names if not one.startswith("calls of")}

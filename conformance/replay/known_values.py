@@ -15,8 +15,8 @@ from .judges import IN_THE_END, compared, judge_of
 
 def lanes(check: Check) -> list[int]:
     """Return the stages of a chain that are judged."""
-    _, told = judge_of(check)
-    return [told["lane"]] if told.get("lane") is not None else list(range(len(check.trials[0].stages)))
+    _, arguments = judge_of(check)
+    return [arguments["lane"]] if arguments.get("lane") is not None else list(range(len(check.trials[0].stages)))
 
 
 def loss_scale(trial: Trial, capabilities: Capabilities) -> float:
@@ -39,16 +39,16 @@ def known(check: Check, capabilities: Capabilities) -> dict[str, Any]:
     """Return the values of the driver's expressions, by their text, that do not change while the script runs."""
     trial, read = check.trials[0], compared(check, capabilities)
     never = _misuse(trial) | _trial(check) | _comparison(read)
-    told = _constants(check, capabilities, read) | {text: False for text, may_be in never.items() if not may_be}
-    return told | _loss(trial)
+    values = _constants(check, capabilities, read) | {text: False for text, may_be in never.items() if not may_be}
+    return values | _loss(trial)
 
 
 def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict[str, Any]:
     """Return the constant names that have no line of their own in a script."""
     trial = check.trials[0]
     kinds = {action.kind for action in trial.actions}
-    judge, judge_told = judge_of(check)
-    unless = judge_told.get("unless")
+    judge, arguments = judge_of(check)
+    unless = arguments.get("unless")
     claimed = unless is not None and getattr(capabilities, unless)
     again = any(one.misuse and one.kind == "W" and one.mb not in trial.raising for one in trial.actions)
     sharing = any(one.startswith("shared") for one in read)
@@ -84,9 +84,9 @@ def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict
 def _misuse(trial: Trial) -> dict[str, bool]:
     """Return the conditions that only a misuse makes true, and whether this is one."""
     misuse = any(action.misuse for action in trial.actions)
-    asked: tuple[str, ...] = ("wanted.keys() != given.keys()", "got['misuse']", "step['misuse']")
-    asked += ("token.endswith('!')", "token.endswith('finish!')")
-    return dict.fromkeys(asked, misuse) | {
+    only_misuse: tuple[str, ...] = ("wanted.keys() != given.keys()", "got['misuse']", "step['misuse']")
+    only_misuse += ("token.endswith('!')", "token.endswith('finish!')")
+    return dict.fromkeys(only_misuse, misuse) | {
         "output_grads is None": trial.loss or misuse,
         "isinstance(tree, dict)": misuse or "nested_output" in trial.needs,
     }

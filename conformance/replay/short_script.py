@@ -32,13 +32,13 @@ from .source import Source, add_stage
 RIGHT = split.__name__
 
 #: The features of a trial that a short script supports; all others must have their default.
-_ASKED = {"stages", "program", "watch", "loss"}
+_SUPPORTED = {"stages", "program", "watch", "loss"}
 
 #: Inputs that a line can draw.
 _PLAIN = (Normal, Integers)
 
 #: The allowed difference of values, as a part of the largest one.
-_APART = 1e-4
+_TOLERANCE = 1e-4
 
 _COMPARING = '''
 def compare(name, expected, got):
@@ -109,7 +109,7 @@ class ShortScript:
             *taken,
             "",
             *(f"\n{text}\n" for text in source.definitions.values()),
-            _COMPARING.format(apart=_APART),
+            _COMPARING.format(apart=_TOLERANCE),
             "",
             f"torch.manual_seed({self.seed})",
             f"stage = {made}",
@@ -176,7 +176,7 @@ def _plain(check: Check) -> bool:
     trial = check.trials[0]
     usual = Trial(stages=trial.stages, program=trial.program)
     as_usual = all(
-        getattr(trial, one.name) == getattr(usual, one.name) for one in fields(Trial) if one.name not in _ASKED
+        getattr(trial, one.name) == getattr(usual, one.name) for one in fields(Trial) if one.name not in _SUPPORTED
     )
     inputs = trial.stages[0].inputs
     once = [str(action) for action in trial.actions]

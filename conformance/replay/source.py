@@ -237,9 +237,9 @@ def _text(module: ModuleType, node: ast.stmt) -> str:
         if isinstance(inner, (ast.FunctionDef, ast.ClassDef)) and len(without_docstring(inner.body)) in range(
             1, len(inner.body)
         ):
-            told, following = inner.body[:2]
-            dropped |= {*range(told.lineno, (told.end_lineno or 0) + 1)}
-            dropped |= {line for line in range(told.lineno, following.lineno) if not lines[line - 1].strip()}
+            docstring, following = inner.body[:2]
+            dropped |= {*range(docstring.lineno, (docstring.end_lineno or 0) + 1)}
+            dropped |= {line for line in range(docstring.lineno, following.lineno) if not lines[line - 1].strip()}
     first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
     return "\n".join(lines[line - 1] for line in range(first, (node.end_lineno or 0) + 1) if line not in dropped)
 

@@ -240,12 +240,12 @@ class Lane:
         if plain:
             result = [parameter.grad for parameter in self.stage.parameters()]
         seen = copy(dict(zip(before, result, strict=False)))
-        told: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
+        seen_after: Step = {"what W returns for": {**seen, "all parameters, in number": len(result)}}
         if plain:  # W may return the gradients stored after it, or those that it added
-            told["added by W to"] = {
+            seen_after["added by W to"] = {
                 name: now if now is None or before[name] is None else now - before[name] for name, now in seen.items()
             }
-        return told
+        return seen_after
 
     def put_by_hand(self, mb: int) -> None:
         node = next(o.grad_fn for _, o in leaves(as_tuple(self.outputs[mb])) if isinstance(o, Tensor))
@@ -303,8 +303,8 @@ class Lane:
         stored = self.stored().items()
         return {n: grad.stride() for n, grad in stored if grad is not None and grad.layout == torch.strided}
 
-    def stands(self) -> dict[str, bool]:
-        kept = {f"the list of output gradients of micro-batch {mb}": one.stands for mb, one in self.handed.items()}
+    def passed_objects(self) -> dict[str, bool]:
+        kept = {f"the list of output gradients of micro-batch {mb}": one.unchanged for mb, one in self.handed.items()}
         return kept | left_on(self.args)
 
     def arg_grads(self, mb: int) -> dict[int, Any]:
@@ -387,7 +387,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
     },
     "strides of the gradient of": lambda lane, *_: lane.strides(),
     "what the process is set to:": lambda lane, *_: settings(torch.device(DEVICE), lane.before),
-    "as handed over:": lambda lane, *_: lane.stands(),
+    "as handed over:": lambda lane, *_: lane.passed_objects(),
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),
     "calls of the post_accumulate hook of": lambda lane, *_: lane.counted("post_accumulate"),
@@ -527,10 +527,10 @@ def main() -> int:
         place = worst(expected, got)
         shown = f"  expected {excerpt(expected, place)}\n  got      {excerpt(got, place)}"
         print(f"{what}:\n{shown}")  # noqa: T201 (this is what a script is for)
-    told = (
+    verdict = (
         f"WRONG: {len(wrong)} of {seen} things seen differ from" if wrong else f"right: {seen} things seen are those of"
     )
-    print(f"{told} plain autograd")  # noqa: T201 (as above)
+    print(f"{verdict} plain autograd")  # noqa: T201 (as above)
     return 1 if wrong else 0
 
 

@@ -176,13 +176,13 @@ def gathered(kept: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in sorted(kept.items()) if int(name.partition(".")[0]) in OWN_STAGES}
     if IN_PARTS:
         if SHARED:
-            told = of_peers({name: form_of(value) for name, value in own.items()})
+            kinds = of_peers({name: form_of(value) for name, value in own.items()})
         for name, value in own.items():
             if isinstance(value, DTensor):
-                alike = not SHARED or all(one.get(name) == "DTensor" for one in told)
+                alike = not SHARED or all(one.get(name) == "DTensor" for one in kinds)
                 own[name] = value.full_tensor() if alike else value.to_local()
             if isinstance(value, Shard):
-                parts = [told[place].get(name) for place in NEAREST_LAST]
+                parts = [kinds[place].get(name) for place in NEAREST_LAST]
                 own[name] = put_together(part for part in parts if isinstance(part, Part))
     return own
 
@@ -209,8 +209,8 @@ def tolerance_of(expected: Any, exact: Any) -> float:
     if expected is None:
         return TOLERANCE
     expected, exact = torch.as_tensor(expected), torch.as_tensor(exact)
-    apart = float((expected - exact).abs().max()) / max(float(expected.abs().max()), 1e-30)
-    return TOLERANCE + (min(ROUNDING, 15 * apart) if ROUNDED else 3 * apart)
+    rounding = float((expected - exact).abs().max()) / max(float(expected.abs().max()), 1e-30)
+    return TOLERANCE + (min(ROUNDING, 15 * rounding) if ROUNDED else 3 * rounding)
 
 
 def same(got: Any, expected: Any, tolerance: float) -> bool:

@@ -198,8 +198,8 @@ class ReplayedStep:
     def _opened(self, text: str) -> str:
         """Return the runtime's description, and the code that opens it."""
         names = _read("spec", text) if not self._is_adapter else [one.name for one in fields(StepSpec)]
-        told = {name: self._described(name) for name in names if name != "note"}
-        lines = [_assigned("spec", _call("StepSpec" if self._is_adapter else "SimpleNamespace", told))]
+        described = {name: self._described(name) for name in names if name != "note"}
+        lines = [_assigned("spec", _call("StepSpec" if self._is_adapter else "SimpleNamespace", described))]
         if self.implementation:
             where, _, attribute = self.implementation.partition(":")
             target = f"importlib.import_module({where!r}){f'.{attribute}' if attribute else ''}"

@@ -78,9 +78,9 @@ class Measurements:
         if on_device is None or on_device >= percent:
             return None
         there = _percent_on_device(self.plain)
-        beside = "plain autograd: none recorded" if there is None else f"plain autograd: {there:.3g} %"
-        names = ", ".join(f"{name} {count(n, 'time')}" for name, n in Counter(self.own.elsewhere).most_common(_NAMED))
-        got = f"got {on_device:.3g} % ({beside})"
+        plain_share = "plain autograd: none recorded" if there is None else f"plain autograd: {there:.3g} %"
+        names = ", ".join(f"{name} {count(n, 'time')}" for name, n in Counter(self.own.off_device).most_common(_NAMED))
+        got = f"got {on_device:.3g} % ({plain_share})"
         text = f"expected at least {percent:g} % of operations on the device, {got}; off the device: {names}"
         who = "device" if there is None or there < percent else "implementation"
         return who, Finding("device", "the operations", "", text)

@@ -27,7 +27,7 @@ from gradconform.process.wait_notices import waiting
 #: Seconds to wait for another process that measures; after that this process measures itself.
 LOCK_LIMIT = 900.0
 #: Distributions in addition to torch that decide which samples torch lists.
-_BESIDE_TORCH = ("numpy", "scipy")
+_OTHER_DISTRIBUTIONS = ("numpy", "scipy")
 
 
 class PlanFileError(UsageError):
@@ -69,7 +69,7 @@ def plan_file(given: str | None, profile: str) -> Iterator[Measured]:
 def _made_by(profile: str) -> dict[str, str]:
     """Return the values that the results of samples depend on, by name."""
     found = {"kit": kit_sha256()[:16], "torch": f"{torch.__version__} {torch.version.git_version or ''}".strip()}
-    for name in _BESIDE_TORCH:
+    for name in _OTHER_DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return {**found, "profile": profile}

@@ -162,8 +162,8 @@ def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Eviden
             yield f"after {step.action} param_grads() has no {', '.join(missing)}, but {', '.join(step.param_grads)}"
             return
         if step.input_grads is not None and len(step.input_grads) != len(wanted.input_grads or ()):
-            found, asked = len(step.input_grads), len(wanted.input_grads or ())
-            given = f"{count(asked, 'argument')}, fixed ones included"
+            found, expected = len(step.input_grads), len(wanted.input_grads or ())
+            given = f"{count(expected, 'argument')}, fixed ones included"
             yield f"{step.action} returned {count(found, 'input gradient')} for {given}"
             return
 

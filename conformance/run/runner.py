@@ -235,8 +235,8 @@ class Runner:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": text}
         if isinstance(error, TargetRefusedError):
             return {"status": "unsupported", "kind": REFUSED, "message": f"refused by {self.target.name}: {error}"}
-        asked = ", ".join(sorted(check.needs)) or "nothing in particular"
-        text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {asked}"
+        needs = ", ".join(sorted(check.needs)) or "nothing in particular"
+        text = f"claimed, but refused: {error}; support it, or withdraw the claim to one of: {needs}"
         return {"status": "failed", "kind": "refused", "message": text}
 
     def _unmet(self, check: Check) -> list[str]:
@@ -439,7 +439,7 @@ def _log_may_matter(plain: Observation, found: Observation) -> bool:
     """
     if plain.executed is not None or found.executed is None:
         return False
-    return bool(found.executed.elsewhere) or not agree(plain, found)
+    return bool(found.executed.off_device) or not agree(plain, found)
 
 
 def _takes_more(found: Observation, plain: Observation) -> bool:
