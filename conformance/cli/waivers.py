@@ -13,7 +13,7 @@ from gradconform.reading.report import read_report
 from gradconform.report.lines import Line
 from gradconform.results import Report
 from gradconform.waivers.editing import Filled, added, pruned
-from gradconform.waivers.waiver import SAID
+from gradconform.waivers.waiver import TEXT_FIELDS
 
 from .console import OutputFileError, refuse_unwritable, write
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def add(arguments: argparse.Namespace) -> int:
     """Append an entry for each failure that is not waived, with the text from the options."""
-    given = {name: getattr(arguments, name) for name in (*SAID, "expires")}
+    given = {name: getattr(arguments, name) for name in (*TEXT_FIELDS, "expires")}
     filled = Filled(**{name: value for name, value in given.items() if value is not None})
     count = _edit(arguments, partial(added, filled=filled))
     if not count:

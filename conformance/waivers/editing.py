@@ -14,7 +14,7 @@ from gradconform.contract.frozen import frozen
 from gradconform.results import Place, Report, Result
 from gradconform.trial.program import without_programs
 
-from .waiver import SAID, Waiver, WaiverError, Waivers, current_day, kinds, read_tables, read_waivers
+from .waiver import TEXT_FIELDS, Waiver, WaiverError, Waivers, current_day, kinds, read_tables, read_waivers
 
 _HEADER = re.compile(r"\s*\[\[\s*waiver\s*\]\]")
 _OPENING = "# Failures that are expected: see 'gradconform waivers --help'.\n"
@@ -41,7 +41,7 @@ class Filled:
     @property
     def missing(self) -> list[str]:
         """The names of the fields that the user must fill in."""
-        return [name for name in SAID if not getattr(self, name)]
+        return [name for name in TEXT_FIELDS if not getattr(self, name)]
 
 
 def added(path: str, report: Report, filled: Filled) -> tuple[str, int]:
@@ -77,8 +77,9 @@ def _pinned(results: Iterable[Result]) -> tuple[str, ...]:
 def _block(check: str, results: Sequence[Result], report: Report, filled: Filled) -> str:
     """Return an entry in TOML; JSON's form of a text or a list of texts is TOML as well."""
     pinned = _pinned(results)
-    said = without_programs(results[0].message, results[0].programs)
-    seen = "".join(letter for letter in " ".join(said[:1]) if letter.isprintable())  # TOML takes no other in a comment
+    message_lines = without_programs(results[0].message, results[0].programs)
+    # A TOML comment takes printable characters only.
+    seen = "".join(letter for letter in " ".join(message_lines[:1]) if letter.isprintable())
     lines = [
         "",
         *_comment(results[0].requirement),
@@ -86,7 +87,7 @@ def _block(check: str, results: Sequence[Result], report: Report, filled: Filled
         "[[waiver]]",
         f"check = {json.dumps(check)}",
         f"verdict = {json.dumps(pinned[0] if len(pinned) == 1 else list(pinned))}",
-        *(f"{name} = {json.dumps(getattr(filled, name), ensure_ascii=False)}" for name in SAID),
+        *(f"{name} = {json.dumps(getattr(filled, name), ensure_ascii=False)}" for name in TEXT_FIELDS),
         f"expires = {filled.expires.isoformat()}",
         f"when = {{ adapter = {json.dumps(report.target['name'], ensure_ascii=False)} }}",
     ]
@@ -111,7 +112,7 @@ def pruned(path: str, report: Report) -> tuple[str, list[tuple[int, Waiver]]]:
     gone = [
         position
         for position, waiver in enumerate(waivers.entries)
-        if position not in here.elsewhere and _needless(waiver, report, cells, known)
+        if position not in here.inapplicable and _needless(waiver, report, cells, known)
     ]
     text = Path(path).read_text(encoding="utf-8")
     return _without(text, gone, waivers), [(position + 1, waivers.entries[position]) for position in gone]

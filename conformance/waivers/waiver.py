@@ -94,13 +94,13 @@ def kinds(result: Result) -> set[str]:
 class Waivers:
     """The entries of a waiver file, as one run applies them.
 
-    ``elsewhere`` are the positions of entries that are for another adapter, torch, device or dtype than the run's.
+    ``inapplicable`` are the positions of entries that are for another adapter, torch, device or dtype than the run's.
     """
 
     file: str
     sha256: str
     entries: tuple[Waiver, ...]
-    elsewhere: tuple[int, ...] = ()
+    inapplicable: tuple[int, ...] = ()
 
     def within(self, *, adapter: str, torch: str, cells: Iterable[tuple[str, str]]) -> Waivers:
         """Return the waivers for a run: of ``adapter``, with ``torch``, on devices and dtypes ``cells``."""
@@ -110,12 +110,12 @@ class Waivers:
             and any(replace(waiver, check="*").covers(place) for place in places)
             for waiver in self.entries
         ]
-        return replace(self, elsewhere=tuple(position for position, holds in enumerate(here) if not holds))
+        return replace(self, inapplicable=tuple(position for position, holds in enumerate(here) if not holds))
 
     @property
     def here(self) -> list[Waiver]:
         """The entries that are for this run."""
-        return [waiver for position, waiver in enumerate(self.entries) if position not in self.elsewhere]
+        return [waiver for position, waiver in enumerate(self.entries) if position not in self.inapplicable]
 
     def apply(self, result: Result) -> Result:
         """Return a result with the waivers applied.
@@ -144,25 +144,27 @@ class Waivers:
             "file": self.file,
             "sha256": self.sha256,
             "entries": [waiver.to_dict() for waiver in self.entries],
-            "elsewhere": list(self.elsewhere),
+            "elsewhere": list(self.inapplicable),
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Waivers:
         """Return the waivers that :meth:`record` gave."""
         entries = tuple(Waiver.from_dict(entry) for entry in record["entries"])
-        return cls(file=record["file"], sha256=record["sha256"], entries=entries, elsewhere=tuple(record["elsewhere"]))
+        return cls(
+            file=record["file"], sha256=record["sha256"], entries=entries, inapplicable=tuple(record["elsewhere"])
+        )
 
 
 #: Looked for in the current folder by the command and the plugin.
 DEFAULT_FILE = "gradconform-waivers.toml"
 
 #: How many entries an error tells of.
-_TOLD = 20
+_MOST_PROBLEMS = 20
 
 #: What an entry says in words, beside what it is for.
-SAID = ("reason", "issue", "owner")
-_TEXTS = ("check", *SAID)
+TEXT_FIELDS = ("reason", "issue", "owner")
+_TEXTS = ("check", *TEXT_FIELDS)
 _NAMES = (*_TEXTS, "verdict", "expires", "when")
 
 
@@ -287,6 +289,6 @@ def _shown(table: Mapping[str, Any], name: str) -> str:
 
 
 def _refuse(path: str | Path, problems: list[str]) -> NoReturn:
-    more = [f"and {count(len(problems) - _TOLD, 'more problem')}"] if len(problems) > _TOLD else []
-    msg = "\n".join(f"{path}: {problem}" for problem in [*problems[:_TOLD], *more])
+    more = [f"and {count(len(problems) - _MOST_PROBLEMS, 'more problem')}"] if len(problems) > _MOST_PROBLEMS else []
+    msg = "\n".join(f"{path}: {problem}" for problem in [*problems[:_MOST_PROBLEMS], *more])
     raise WaiverError(msg)

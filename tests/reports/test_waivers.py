@@ -248,7 +248,7 @@ def full(real: Report) -> Report:
     """A report that counts as a whole run of profile full, of the checks of the real one."""
     entry = Waiver(check="hooks.*", verdict=("hooks",), reason="r", issue="i", owner="o", expires=LAST_DAY)
     entries = (entry, replace(entry, check="nothing.*"), replace(entry, check="here.not"))
-    applied = Waivers(file="w.toml", sha256="0" * 64, entries=entries, elsewhere=(2,))
+    applied = Waivers(file="w.toml", sha256="0" * 64, entries=entries, inapplicable=(2,))
     results = [applied.apply(result) for result in real.results if result.check.startswith("hooks.")]
     return replace(
         real, profile="full", manifest=len(results), planned=len(results), results=results, waivers=applied.record()
