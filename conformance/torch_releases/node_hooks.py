@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
 
 #: The hooks at the same place as the one that a handle removes.
-BESIDE = Name(
+OTHER_HOOKS = Name(
     "torch.utils.hooks:RemovableHandle", ("hooks_dict_ref",), "shows other hooks of a node", of_instances=True
 )
 #: Once it is imported, compiled autograd runs its own nodes in place of the graph's nodes.
@@ -61,9 +61,9 @@ class Watched:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove the hooks, and let this thread's streams wait for the gradients of others."""
-        (beside,) = BESIDE.spellings
+        (attribute,) = OTHER_HOOKS.spellings
         for handle in self._handles:
-            find = getattr(handle, beside, None)
+            find = getattr(handle, attribute, None)
             hooks = None if find is None else find()
             if hooks is not None and len(hooks) == 1:
                 hooks.clear()

@@ -18,7 +18,7 @@ _NEEDED = "shows what activation checkpointing has saved"
 #: The packed object in its packed form. Not in 2.9 and before.
 PACKED = Name("torch._C._autograd:SavedTensor", ("data",), _NEEDED)
 #: The module from which checkpointing gets a number just before it recomputes outside a backward.
-ASKED_FIRST = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
+UUID_MODULE = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
 
 
 def saves_to_recompute(node: Node) -> bool:
@@ -99,7 +99,7 @@ class _AboutToComputeError(Exception):
     """Checkpointing had to produce a tensor that it has not kept."""
 
 
-class _Asked:
+class _RaisingModule:
     """Replaces the module ``uuid`` in ``torch.utils.checkpoint``."""
 
     def __getattr__(self, _: str) -> Any:
@@ -108,9 +108,9 @@ class _Asked:
 
 @contextmanager
 def _stopped_before_it_computes() -> Iterator[None]:
-    module, name = ASKED_FIRST.home(), ASKED_FIRST.spelled(ASKED_FIRST.home())
+    module, name = UUID_MODULE.home(), UUID_MODULE.spelled(UUID_MODULE.home())
     kept = getattr(module, name)
-    setattr(module, name, _Asked())
+    setattr(module, name, _RaisingModule())
     try:
         yield
     finally:

@@ -68,10 +68,10 @@ IN_PART: dict[tuple[Name, ...], tuple[str, ...]] = {
 #: Tried by tests of their own.
 APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.STATISTICS, accelerator.LOST, accelerator.SLEEP,
-    dispatch.MODE, saved.PACKED, saved.ASKED_FIRST, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
+    dispatch.MODE, saved.PACKED, saved.UUID_MODULE, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
     composed_operations.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
-    operators.MODULES, *operators.CHANGED, node_hooks.BESIDE, products.LEVEL, products.MODES, storage.HAS_STORAGE,
+    operators.MODULES, *operators.CHANGED, node_hooks.OTHER_HOOKS, products.LEVEL, products.MODES, storage.HAS_STORAGE,
 }  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def test_a_graph_that_is_computed_again_is_told_without_what_was_packed(take_awa
     assert (recomputes([again]), recomputes([once])) == (True, False)
     assert len(ran) == 2, "looking runs nothing"
     again.sum().backward()
-    take_away(saved.ASKED_FIRST)
+    take_away(saved.UUID_MODULE)
     with pytest.raises(UnavailableError, match="activation checkpointing"):
         recomputes([once])
 

@@ -306,7 +306,7 @@ def test_the_engine_does_all_where_something_looks_on(
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
 
 
-NAMES = (products.LEVEL, products.MODES, engine.RUN, node_hooks.BESIDE)
+NAMES = (products.LEVEL, products.MODES, engine.RUN, node_hooks.OTHER_HOOKS)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.spellings[0])
