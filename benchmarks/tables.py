@@ -77,12 +77,14 @@ def small_errors(effort: Effort) -> Part:
     """Measure how small an error is found."""
     curves = sensitivity.measure(effort.dtypes, effort.sensitivity_trials)
     share = sensitivity.share_found(sensitivity.uniform(3e-6), "float32", effort.sensitivity_trials)
-    told = f"A uniform relative error of 3e-6 in float32 is found in {share:.0%} of {effort.sensitivity_trials} trials."
-    lines = [*sensitivity.table(curves), "", told]
+    sentence = (
+        f"A uniform relative error of 3e-6 in float32 is found in {share:.0%} of {effort.sensitivity_trials} trials."
+    )
+    lines = [*sensitivity.table(curves), "", sentence]
     if effort.plot is not None:
         sensitivity.plot(curves, effort.plot)
         lines += ["", f"![Share of trials in which an error is found, by its size]({effort.plot.name})"]
-    return lines, [] if share >= sensitivity.FOUND else [told]
+    return lines, [] if share >= sensitivity.FOUND else [sentence]
 
 
 def found_by_runs(effort: Effort) -> Part:
@@ -130,7 +132,7 @@ def self_test(effort: Effort) -> Part:
             f"{sum(outcome.killed for outcome in matrix.faults)} of {tried}",
             f"{len(matrix.untried) + len(matrix.left_out)}",
             f"{sum(outcome.right for outcome in matrix.variants)} of {len(matrix.variants)}",
-            f"{len(matrix.idle)}" if matrix.complete else "not asked",
+            f"{len(matrix.without_kills)}" if matrix.complete else "not asked",
             f"{sum(outcome.said for outcome in matrix.values)} of {len(matrix.values)}",
             f"{sum(outcome.seconds for outcome in matrix.outcomes):.0f} s",
             f"{time.perf_counter() - started:.0f} s",

@@ -141,18 +141,18 @@ def coverage_of(results: Sequence[Judged]) -> Coverage:
     """Return the coverage of a whole run of the contract."""
     missing = {claim for result in results for claim in result.unclaimed}
     of_ways = [result for result in results if not any(claim in WAYS for claim in result.unclaimed)]
-    asked = [result for result in of_ways if not any(map(is_option, result.unclaimed))]
-    unsupported = [result for result in asked if result.status == "unsupported"]
+    required = [result for result in of_ways if not any(map(is_option, result.unclaimed))]
+    unsupported = [result for result in required if result.status == "unsupported"]
     claims = Counter(claim for result in unsupported for claim in result.unclaimed)
     impossible = sum(_impossible(result) for result in unsupported)
     return Coverage(
         ways=tuple(way for way in WAYS if way not in missing),
-        asked=len(asked),
-        options=len(of_ways) - len(asked),
+        asked=len(required),
+        options=len(of_ways) - len(required),
         withheld=dict(claims.most_common()),
         refused=sum(not result.unclaimed for result in unsupported) - impossible,
         impossible=impossible,
-        lacks=(*_of_core(asked, results), *_of_areas(asked), *_shares(asked, unsupported)),
+        lacks=(*_of_core(required, results), *_of_areas(required), *_shares(required, unsupported)),
     )
 
 
@@ -165,10 +165,10 @@ def _impossible(result: Judged) -> bool:
     return result.status == "unsupported" and result.kind in {"environment", WITHHELD}
 
 
-def _of_core(asked: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:
+def _of_core(required: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:
     """Yield, per device and dtype, the core's checks that did not pass; all of them if the target supports no way."""
     core: dict[str, list[Judged]] = {_place(result): [] for result in results if result.core}
-    for result in asked:
+    for result in required:
         if result.core:
             core[_place(result)].append(result)
     for place, found in core.items():
@@ -177,9 +177,9 @@ def _of_core(asked: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lac
             yield Lack(kind="core", place=place, checks=missing or ("all of it",))
 
 
-def _of_areas(asked: Iterable[Judged]) -> Iterator[Lack]:
+def _of_areas(required: Iterable[Judged]) -> Iterator[Lack]:
     passed: Counter[tuple[str, str]] = Counter()
-    for result in asked:
+    for result in required:
         if result.level == "MUST":
             passed[_place(result), _area(result)] += result.status in _PASSED
     yield from (Lack(kind="area", place=place, area=area) for (place, area), number in passed.items() if not number)

@@ -69,14 +69,14 @@ def statement(report: Report) -> str:
     name = " ".join(str(target[key]) for key in ("name", "version") if target.get(key))
     cells = ", ".join(dict.fromkeys(f"{result.device} {result.dtype}" for result in report.results))
     waived = f", {counts['waived']} waived" if counts["waived"] else ""
-    asked, left_out = (
+    required, left_out = (
         (report.manifest, "") if report.coverage is None else (report.coverage.asked, report.coverage.left_out)
     )
     should = f"; {counts['failed_should']} SHOULD failed" if counts["failed_should"] else ""
     return (
         f"{name} (SHA-256 {target.get('sha256')}) {report.verdict}: contract {report.contract}, profile "
         f"{report.profile}, on {cells}, with torch {report.environment['torch']}: {counts['passed']} of "
-        f"{asked} checks passed{waived}{left_out}{should}"
+        f"{required} checks passed{waived}{left_out}{should}"
     )
 
 

@@ -27,7 +27,7 @@ _LARGEST = 2**20
 _SECONDS, _SECONDS_OF_A_PERSON = 60, 600
 #: The exit code of ``ssh-keygen`` for an invalid signature; any other code is an error.
 _REFUSED = 255
-_SAID = 500
+_MAX_REASON = 500
 
 _SIGNERS, _SIGNATURE = "signers", "signature"
 _SIGNED = ("-n", NAMESPACE, "-s", _SIGNATURE)
@@ -72,7 +72,9 @@ def signature(held: bytes, key: str) -> bytes:
     except OSError as error:
         msg = f"--sign {key!r}: cannot read the file: {error.strerror}; expected a private ssh key"
         raise SigningError(msg) from error
-    done = _ssh_keygen(["sign", "-f", str(Path(key).absolute()), "-n", NAMESPACE], held, asks=_person_at_terminal())
+    done = _ssh_keygen(
+        ["sign", "-f", str(Path(key).absolute()), "-n", NAMESPACE], held, interactive=_person_at_terminal()
+    )
     if done.returncode != 0:
         msg = (
             f"--sign {key!r}: ssh-keygen did not sign with it ({_described(done)}); expected a private ssh key. "
@@ -137,14 +139,14 @@ def _person_at_terminal() -> bool:
 
 
 def _ssh_keygen(
-    words: Sequence[str], given: bytes, folder: Path | None = None, *, asks: bool = False
+    words: Sequence[str], given: bytes, folder: Path | None = None, *, interactive: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run ``ssh-keygen -Y`` in ``folder`` on ``given``; only with ``asks`` it has the terminal."""
+    """Run ``ssh-keygen -Y`` in ``folder`` on ``given``; only with ``interactive`` it has the terminal."""
     program = shutil.which("ssh-keygen")
     if program is None:
         msg = "ssh-keygen, which signs and verifies bundles, is not on the PATH; install OpenSSH 8.2 or later"
         raise NoSshKeygenError(msg)
-    seconds = _SECONDS_OF_A_PERSON if asks else _SECONDS
+    seconds = _SECONDS_OF_A_PERSON if interactive else _SECONDS
     try:
         done = subprocess.run(  # noqa: S603 (no shell, and each word is one of ours, a path or a name)
             [program, "-Y", *words],
@@ -153,7 +155,7 @@ def _ssh_keygen(
             check=False,
             cwd=folder,
             env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
-            start_new_session=not asks,
+            start_new_session=not interactive,
             timeout=seconds,
         )
     except subprocess.TimeoutExpired as error:
@@ -172,4 +174,4 @@ def _ssh_keygen(
 def _described(done: subprocess.CompletedProcess[bytes]) -> str:
     """Return the error message of ``ssh-keygen`` as one line."""
     lines = done.stderr.decode(errors="replace").splitlines()
-    return "; ".join(line.strip() for line in lines if line.strip())[:_SAID] or "ssh-keygen gave no reason"
+    return "; ".join(line.strip() for line in lines if line.strip())[:_MAX_REASON] or "ssh-keygen gave no reason"

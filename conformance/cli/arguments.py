@@ -254,7 +254,7 @@ DEVICE_DEFAULTS = {
     "setting": "all", "fault": "all",
 }  # fmt: skip
 
-_SAID_OF_DEVICE = {
+_DEVICE_HELP = {
     "operation": "judge these torch operations: names, globs, or all",
     "oracle": "check each operation without a second device: layout, finite-differences, additive, or all",
     "block": "judge these model blocks: names, globs, or all; --sizes sets their size",
@@ -277,7 +277,7 @@ def _device(one: argparse.ArgumentParser) -> None:
         "checks", "exclude_checks", "skip_operations", "seed", "shard", "plan",
     )  # fmt: skip
     for name in options:
-        add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_SAID_OF_DEVICE.get(name))
+        add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_DEVICE_HELP.get(name))
     _add_records_and_workers(one)
     add_output_options(one, formats=False)
     add_report_files(one)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
 from gradconform.files.user_files import replace_files
-from gradconform.report.lines import Line, Role, as_it_stands
+from gradconform.report.lines import Line, Role, with_own_indent
 from gradconform.text.escaping import for_json, for_terminal, line_for_terminal
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def complain(text: str) -> None:
         sys.stdout.flush()
     with contextlib.suppress(OSError):
         if sys.stderr is not None and sys.stderr.isatty():
-            each = (as_it_stands(line, width(), hanging=4) or [Line("")] for line in reported.splitlines())
+            each = (with_own_indent(line, width(), hanging=4) or [Line("")] for line in reported.splitlines())
             reported = "\n".join(line.text for lines in each for line in lines)
         print(reported, file=sys.stderr, flush=True)  # noqa: T201 (command output)
 

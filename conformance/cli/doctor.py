@@ -79,4 +79,4 @@ def _targets() -> list[TargetState]:
 
 def _states(names: Sequence[str]) -> list[TargetState]:
     reported = query_targets("gradconform.target.resolve:describe_targets", names)
-    return [TargetState(name=name, **said) for name, said in reported]
+    return [TargetState(name=name, **state) for name, state in reported]

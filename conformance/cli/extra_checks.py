@@ -87,16 +87,16 @@ def _report(  # noqa: PLR0913, PLR0917 (a report's first fields)
     extra: tuple[str, ...],
     planned: int,
     manifest: int,
-    asked: PipelineOptions | None = None,
+    options: PipelineOptions | None = None,
     profile: str = "standard",
 ) -> Report:
-    """Return the report before any check runs; ``extra`` describes the checks, ``asked`` all options."""
+    """Return the report before any check runs; ``extra`` describes the checks, ``options`` all options."""
     return Report(
         profile=profile,
         target=target,
         environment=environment(),
-        seed=0 if asked is None else asked.seed,
-        options={} if asked is None else asked.to_json(),
+        seed=0 if options is None else options.seed,
+        options={} if options is None else options.to_json(),
         manifest=manifest,
         planned=planned,
         extra=extra,
@@ -113,7 +113,7 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     if arguments.profile is not None:
         msg = "--profile selects training steps, but --schedule runs schedules instead; omit one of them"
         raise SelectionError(msg)
-    asked = PipelineOptions.of(vars(arguments))
+    options = PipelineOptions.of(vars(arguments))
     arguments.ranks = arguments.ranks or 2
     _refuse_machines(arguments, arguments.ranks, f"--ranks {arguments.ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
@@ -137,7 +137,11 @@ def prepared_pipeline(arguments: argparse.Namespace) -> Prepared:
     sizes = tuple(dict.fromkeys(case.size for case in chosen))
     more = len(unavailable)
     report = _report(
-        described, (*sizes, *_of(backend)), len(chosen) + more, len(cases) + more, replace(asked, schedule=tuple(names))
+        described,
+        (*sizes, *_of(backend)),
+        len(chosen) + more,
+        len(cases) + more,
+        replace(options, schedule=tuple(names)),
     )
     report.results += unavailable
     areas = {case.id: case.id.rpartition(".")[0] for case in chosen}
@@ -156,16 +160,16 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
         raise SelectionError(msg)
     require(*torch_pipelining.FOR_PIPELINES)
     profile = arguments.profile or "quick"
-    said = looked_at(arguments.target, steps=True)
+    target_facts = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)
     chosen = _chosen(cases, arguments.checks, {"standard": step_cases("standard")})
     sizes = sorted({case.composition.ranks for case in chosen})
     for ranks in sizes:
         _refuse_machines(arguments, ranks, f"training steps on {ranks} ranks")
     backend = _backend(arguments, sizes[-1])
-    job = _job(arguments, chosen, backend, runtime=said["runtime"])
+    job = _job(arguments, chosen, backend, runtime=target_facts["runtime"])
     what = (f"training steps on {listed(list(map(str, sizes)))} ranks",)
-    described = _described(said, fixed=arguments.fixed)
+    described = _described(target_facts, fixed=arguments.fixed)
     report = _report(
         described, (*what, *_of(backend)), len(chosen), len(cases), PipelineOptions.of(vars(arguments)), profile
     )
@@ -178,9 +182,9 @@ def looked_at(target: str, *, steps: bool) -> dict[str, Any]:
     return query_target("gradconform.pipeline.training_step.runtimes:describe_runtime", target, steps=steps)
 
 
-def _described(said: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
+def _described(target_facts: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
     """Return the report's entry on the target."""
-    described = dict(said["described"])
+    described = dict(target_facts["described"])
     return {**described, "name": f"{described['name']} with the right split"} if fixed else described
 
 

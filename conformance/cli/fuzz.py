@@ -69,9 +69,9 @@ def _hunt(runner: Runner, arguments: argparse.Namespace) -> int:
 def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, bool]:
     """Return the campaign, with each defect printed when it was found, and whether it was interrupted."""
     latest = Campaign()
-    asked, reported, done, failing = arguments.max_examples, 0, 0, 0
+    max_examples, reported, done, failing = arguments.max_examples, 0, 0, 0
     console = terminal() if on_terminal() else None
-    with progress_bar(console, "random examples", asked, name_width=16, counted="failures") as show:
+    with progress_bar(console, "random examples", max_examples, name_width=16, counted="failures") as show:
 
         def advance(campaign: Campaign) -> None:
             nonlocal latest, reported, done, failing
@@ -84,7 +84,11 @@ def _campaign(runner: Runner, arguments: argparse.Namespace) -> tuple[Campaign, 
 
         try:
             return run_campaign(
-                runner, max_examples=asked, time_budget=arguments.time_budget, seed=arguments.seed, on_round=advance
+                runner,
+                max_examples=max_examples,
+                time_budget=arguments.time_budget,
+                seed=arguments.seed,
+                on_round=advance,
             ), False
         except KeyboardInterrupt:
             return latest, True

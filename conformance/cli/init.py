@@ -110,7 +110,7 @@ ACTIONS = {
 }
 
 _DEFINES_IT = re.compile(r"^def stage_backward\(", re.MULTILINE)
-_ELSEWHERE = frozenset({"tests", "test", "build", "dist", "site-packages", "node_modules"})
+_SKIPPED_FOLDERS = frozenset({"tests", "test", "build", "dist", "site-packages", "node_modules"})
 
 
 class StarterError(UsageError):
@@ -192,7 +192,9 @@ def only_target(folder: Path) -> str:
 def _defining(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).parts
-        skipped = path.name.startswith("test_") or any(part.startswith(".") or part in _ELSEWHERE for part in parts)
+        skipped = path.name.startswith("test_") or any(
+            part.startswith(".") or part in _SKIPPED_FOLDERS for part in parts
+        )
         if not skipped and _DEFINES_IT.search(path.read_text(encoding="utf-8", errors="replace")):
             yield path
 

@@ -31,11 +31,11 @@ def last_failed(options: Mapping[str, Any], patterns: Iterable[str]) -> list[str
     globs = list(patterns) or ["*"]
     known = frozen(str(options["contract"]))
     profiles = {} if known is None else {check.id: check.profile for check in known.checks.values()}
-    asked = PROFILES[: PROFILES.index(options["profile"]) + 1]
+    selected = PROFILES[: PROFILES.index(options["profile"]) + 1]
     return [
         check
         for check in _read(_file(options))
-        if any(fnmatchcase(check, glob) for glob in globs) and profiles.get(check, "quick") in asked
+        if any(fnmatchcase(check, glob) for glob in globs) and profiles.get(check, "quick") in selected
     ]
 
 

@@ -41,8 +41,8 @@ def show_replay_result(result: Result, before: Result | None, *, script: str | N
     ``script`` is the command that writes a failure as a script, if there is one.
     """
     # For a failure without a wrong value, the largest error has no meaning.
-    tells = result.error_ratio is not None and (result.status == "passed" or result.error_ratio > 1)
-    numbers = f"; the largest error/bound is {result.error_ratio:.3g}" if tells else ""
+    informative = result.error_ratio is not None and (result.status == "passed" or result.error_ratio > 1)
+    numbers = f"; the largest error/bound is {result.error_ratio:.3g}" if informative else ""
     write(
         [
             *wrapped(result.requirement, width()),

@@ -103,12 +103,12 @@ def _write_script(wanted: _Wanted, path: str) -> int:
     if backend_for(options.device, 1, share=options.ranks_share_device) == HOST_COPIES:
         msg = f"--script uses torch alone, which has no communication backend for {options.device!r}; omit --script"
         raise SelectionError(msg)
-    said = looked_at(wanted.target, steps=True)
-    refuse_unwritten(case, said["claims"])
-    name = " ".join(filter(None, (said["described"]["name"], said["described"]["version"])))
-    where = where_is(wanted.target, runtime=said["runtime"])
+    target_facts = looked_at(wanted.target, steps=True)
+    refuse_unwritten(case, target_facts["claims"])
+    name = " ".join(filter(None, (target_facts["described"]["name"], target_facts["described"]["version"])))
+    where = where_is(wanted.target, runtime=target_facts["runtime"])
     replayed = ReplayedStep(
-        case=case, name=name, implementation=where, runtime=said["runtime"],
+        case=case, name=name, implementation=where, runtime=target_facts["runtime"],
         device=options.device, dtype=options.dtype, seed=options.seed,
     )  # fmt: skip
     replace_file(path, replayed.text(Path(path).name))

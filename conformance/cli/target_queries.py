@@ -21,17 +21,17 @@ def query_target(work: str, target: str, **given: Any) -> dict[str, Any]:
     wait = waiting(f"importing target {target!r}", time_limit())
     with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
         worker.expect(time_limit())
-        said = next(worker.messages())
-    if isinstance(said, Exit):
-        raise RunRefusedError(_ended(target, said), EXIT_ENVIRONMENT)
-    return dict(said)
+        message = next(worker.messages())
+    if isinstance(message, Exit):
+        raise RunRefusedError(_ended(target, message), EXIT_ENVIRONMENT)
+    return dict(message)
 
 
-def _ended(target: str, said: Exit) -> str:
-    if said.limit is not None:
-        return f"target {target!r} did not load within {said.limit:g} s"
-    last = f": {said.last_line}" if said.last_line else ""
-    return f"target {target!r} ended its process with {said.words}{last}"
+def _ended(target: str, ending: Exit) -> str:
+    if ending.limit is not None:
+        return f"target {target!r} did not load within {ending.limit:g} s"
+    last = f": {ending.last_line}" if ending.last_line else ""
+    return f"target {target!r} ended its process with {ending.words}{last}"
 
 
 def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -43,9 +43,9 @@ def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict
     while left:
         with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True)) as worker:
             worker.expect(time_limit())
-            for said in worker.messages():
+            for message in worker.messages():
                 target = left.pop(0)
-                yield target, {"problem": _ended(target, said)} if isinstance(said, Exit) else dict(said)
+                yield target, {"problem": _ended(target, message)} if isinstance(message, Exit) else dict(message)
                 if not left:
                     break
                 worker.expect(time_limit())

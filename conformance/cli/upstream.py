@@ -55,10 +55,10 @@ def _folder(into: str | None) -> Path:
 
 def _files(found: Sequence[Offer], folder: Path) -> dict[Path, str]:
     """Return the texts by their paths: several projects have separate folders, since their files share names."""
-    apart = len({one.project for one in found}) > 1
+    several_projects = len({one.project for one in found}) > 1
     texts: dict[Path, str] = {}
     for one in found:
-        home = folder / one.project if apart else folder
+        home = folder / one.project if several_projects else folder
         texts[home / f"{one.stem}.md"] = offer_report(one)
         texts[home / f"test_{one.stem}.py"] = one.test
     return texts

@@ -83,8 +83,8 @@ def key_of(finding: Finding) -> str:
     if finding.kind == "mismatch":
         why = next((_NAMED[cause.kind].format(cause=cause) for cause in causes if cause.kind in _NAMED), None)
         return f"a value is wrong: {where}, after {letter}{f', {why}' if why else ''}"
-    said = "" if finding.raised is None else f", raised {numberless(str(finding.raised))}"
-    return f"{finding.kind}: {where}, after {letter or 'the end'}{said}"
+    raised = "" if finding.raised is None else f", raised {numberless(str(finding.raised))}"
+    return f"{finding.kind}: {where}, after {letter or 'the end'}{raised}"
 
 
 #: Actions that a trial is remembered by, and fields that say which tensors and lists the caller passes.

@@ -15,7 +15,7 @@ from gradconform.exits import UsageError
 from gradconform.results import Place, Report, Result
 
 #: Below these, an error (as a part of its bound) and a duration (in seconds) are too small for a meaningful ratio.
-HEADROOM_FLOOR, DURATION_FLOOR = 0.05, 0.1
+ERROR_RATIO_FLOOR, DURATION_FLOOR = 0.05, 0.1
 
 _JUDGED = frozenset({"passed", "failed", "waived", "unexpectedly_passed"})
 _FAILING = frozenset({"failed", "error"})
@@ -128,7 +128,7 @@ def _kinds_differ(change: Change) -> bool:
 
 def _drifted(change: Change, factor: float) -> bool:
     before, now = (result.error_ratio if result else None for result in _passing_twice(change))
-    return before is not None and now is not None and now > factor * max(before, HEADROOM_FLOOR)
+    return before is not None and now is not None and now > factor * max(before, ERROR_RATIO_FLOOR)
 
 
 def _slower(change: Change, factor: float) -> bool:

@@ -239,9 +239,9 @@ def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
     values = _values(name, _text(path_or_text))
     _refuse_version(name, values)
     _refuse_other_values(name, values)
-    as_told = ("contract", "devices", "environment", "kit", "profile", "seed", "shard", "strict", "target", "waivers")
+    unchanged = ("contract", "devices", "environment", "kit", "profile", "seed", "shard", "strict", "target", "waivers")
     report = Report(
-        **{name: values[name] for name in (*as_told, "options")},
+        **{name: values[name] for name in (*unchanged, "options")},
         manifest=values["summary"]["manifest"],
         planned=values["summary"]["planned"],
         extra=tuple(values["extra"]),
@@ -273,7 +273,7 @@ def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
         yield from _against_the_contract(report, held)
 
 
-def _asked(result: Result, check: FrozenCheck) -> bool:
+def _fits(result: Result, check: FrozenCheck) -> bool:
     """Return whether a result fits the check: its level, the core, and the claims that it needs."""
     here = {claim for claim in result.unclaimed if not claim.startswith(("dtype ", "device "))}
     option = any(map(is_option, here)) and result.status in {"failed", "waived"}
@@ -341,5 +341,5 @@ def _against_the_contract(report: Report, contract: FrozenContract) -> Iterator[
             yield f"results[{position}].check: contract {report.contract} has no {result.check!r}; nearest: {near}"
         elif check.profile not in held:
             yield f"results[{position}]: {result.check} is in profile {check.profile}, not in {report.profile}"
-        elif result.requirement != check.requirement or not _asked(result, check):
+        elif result.requirement != check.requirement or not _fits(result, check):
             yield f"results[{position}] does not match the requirement of {result.check} in contract {report.contract}"

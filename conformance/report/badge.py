@@ -56,8 +56,8 @@ def _described(report: Report) -> str:
 
 def _share(report: Report) -> str:
     """Return how many of the counted checks passed."""
-    asked = report.manifest if report.coverage is None else report.coverage.asked
-    return f"{report.summary['passed']} of {asked} passed"
+    required = report.manifest if report.coverage is None else report.coverage.asked
+    return f"{report.summary['passed']} of {required} passed"
 
 
 def _shown(text: str) -> str:

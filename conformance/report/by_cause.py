@@ -213,7 +213,7 @@ def likely(result: Result) -> str:
     return next((str(finding["cause"]["text"]) for finding in result.findings if finding["cause"]), "")
 
 
-def _of(finding: Mapping[str, Any], says: Mapping[str, str], letter: str) -> str:
+def _of(finding: Mapping[str, Any], texts: Mapping[str, str], letter: str) -> str:
     """Return the text of a finding's kind with the action's letter and the sort of tensor."""
     about = named(str(finding["sort"]), str(finding["where"]))
-    return f"{f'after {letter}, ' if letter else ''}{about} {says[str(finding['kind'])]}"
+    return f"{f'after {letter}, ' if letter else ''}{about} {texts[str(finding['kind'])]}"

@@ -16,7 +16,7 @@ from gradconform.trial.program import programs_line
 from .by_cause import Cause
 from .clauses import clause_of
 from .detail import Detail
-from .lines import Line, as_it_stands, wrapped, wrapped_each
+from .lines import Line, with_own_indent, wrapped, wrapped_each
 
 #: Findings shown in full for a cause's first check, and for each later one; the others are only named.
 SHOWN_FIRST, SHOWN = 3, 1
@@ -177,7 +177,7 @@ def _findings(seen: _Seen, width: int, indent: int, shown: int, most: int | None
         return [
             line
             for text in seen.findings[-most if most else None :]
-            for line in as_it_stands(text, width, indent=indent)
+            for line in with_own_indent(text, width, indent=indent)
         ]
     named = _PLACES if most is None else _FEW_PLACES
     lines = wrapped_each((f"- {text}" for text in seen.findings[:shown]), width, indent=indent, hanging=2)

@@ -118,8 +118,8 @@ def conclusion(found: Comparison, condition: Expression) -> str:
     """Return one sentence that says whether the condition holds, with the counts that it names."""
     counts = found.counts
     named = ", ".join(f"{name} = {counts[name]}" for name in condition.names) or "no count named"
-    said = "worse than before" if condition.holds(counts) else "no worse than before"
-    return f"{title(found.new)} is {said}: {condition.text} ({named})"
+    change = "worse than before" if condition.holds(counts) else "no worse than before"
+    return f"{title(found.new)} is {change}: {condition.text} ({named})"
 
 
 def comparison_markdown(found: Comparison, condition: Expression) -> str:

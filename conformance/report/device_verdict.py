@@ -90,8 +90,8 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     dtypes = ", ".join(dict.fromkeys(result.dtype for result in results))
     broken = sum(len(probe.broken) for probe in devices(report) if _is_of(probe, name, report))
     if counts["wrong"] or broken:
-        mend = [one for one in culprits(report) if any(result.device == name for result in one.results)]
-        first = f"; fix {mend[0].name} first" if mend else ""
+        to_fix = [one for one in culprits(report) if any(result.device == name for result in one.results)]
+        first = f"; fix {to_fix[0].name} first" if to_fix else ""
         lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
         reported = (
             f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
@@ -163,15 +163,15 @@ def _repeated(results: list[Result]) -> Iterator[str]:
     twice = [one for one in results if one.error_ratio is not None and one.device.partition(":")[0] != "cpu"]
     if not twice:  # the CPU runs plain autograd twice only if a check requires repeats
         twice = [one for one in results if one.repeats_bit_equal is not None]
-    apart = [one.oracle_spread for one in twice if one.oracle_spread]
+    spreads = [one.oracle_spread for one in twice if one.oracle_spread]
     other = sum(one.repeats_bit_equal is False and not one.oracle_spread for one in twice)
     if not twice:
         return
-    if not apart and not other:
+    if not spreads and not other:
         yield f"two runs with one seed are bit-equal in all {count(len(twice), 'check')} that ran twice"
         return
-    far = f", by up to {max(apart):.2g} of the largest element" if apart else ""
-    yield f"two runs with one seed differ in {len(apart) + other} of {len(twice)} checks{far}"
+    far = f", by up to {max(spreads):.2g} of the largest element" if spreads else ""
+    yield f"two runs with one seed differ in {len(spreads) + other} of {len(twice)} checks{far}"
 
 
 def _executed(results: list[Result]) -> Iterator[str]:

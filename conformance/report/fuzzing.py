@@ -38,14 +38,14 @@ def defect_lines(number: int, defect: Defect, width: int, command: str) -> list[
 
 
 def _options(trial: Trial) -> str:
-    said = ["from a loss"] if trial.loss else []
-    said += [f"output gradients {trial.output_grads}"] if trial.output_grads != "normal" else []
-    said += ["prior gradients"] if trial.prior_grads else []
-    said += ["every micro-batch gets the same tensors"] if trial.same_args else []
-    return "".join(f"; {words}" for words in (*said, *trial.passed))
+    settings = ["from a loss"] if trial.loss else []
+    settings += [f"output gradients {trial.output_grads}"] if trial.output_grads != "normal" else []
+    settings += ["prior gradients"] if trial.prior_grads else []
+    settings += ["every micro-batch gets the same tensors"] if trial.same_args else []
+    return "".join(f"; {words}" for words in (*settings, *trial.passed))
 
 
-def summary_line(campaign: Campaign, asked: int) -> Line:
+def summary_line(campaign: Campaign, max_examples: int) -> Line:
     """Return the last line: the numbers of trials, failures and defects."""
     must = sum(defect.level == "MUST" for defect in campaign.defects)
     should = len(campaign.defects) - must
@@ -53,5 +53,5 @@ def summary_line(campaign: Campaign, asked: int) -> Line:
     if campaign.defects:
         text += f" of {count(len(campaign.defects), 'distinct defect')}: {must} MUST and {should} SHOULD"
     if campaign.out_of_time:
-        text += f"; out of time after {campaign.examples} of {asked} examples"
+        text += f"; out of time after {campaign.examples} of {max_examples} examples"
     return Line(f"{text}; {campaign.seconds:.1f} s", "bad" if must else "good")

@@ -12,7 +12,7 @@ from gradconform.text.escaping import printable
 from .sentences import title, verdict
 
 #: The element inside a test, by the check's status; a passed check has none.
-_TOLD = {"failed": "failure", "error": "error", "unsupported": "skipped", "waived": "skipped", "not_run": "skipped"}
+_ELEMENTS = {"failed": "failure", "error": "error", "unsupported": "skipped", "waived": "skipped", "not_run": "skipped"}
 
 
 def junit(report: Report) -> str:
@@ -40,7 +40,7 @@ def _described(report: Report, result: Result) -> str | None:
         return "skipped"
     if result.status == "unexpectedly_passed":
         return "failure" if report.strict else None
-    return _TOLD.get(result.status)
+    return _ELEMENTS.get(result.status)
 
 
 def _counts(elements: Sequence[str | None]) -> dict[str, str]:

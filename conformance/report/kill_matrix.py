@@ -36,7 +36,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *listed(f"no fault in {options.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
         *listed("not tried", [f"{o.name}: {_UNTRIED}" for o in matrix.untried], width, "faint"),
         *listed("checks that plain autograd does not support here", _impossible(matrix), width, "faint"),
-        *_idle(matrix, width),
+        *_without_kills(matrix, width),
         *_causes(matrix, width),
         verdict_line(matrix),
     ]
@@ -107,19 +107,19 @@ def _accused(outcome: Outcome) -> str:
     return ", ".join(outcome.failed) if outcome.failed else "no check judged it"
 
 
-def _idle(matrix: KillMatrix, width: int) -> list[Line]:
+def _without_kills(matrix: KillMatrix, width: int) -> list[Line]:
     if not matrix.complete:
         return [Line("Run every fault to see which checks killed nothing."), Line()]
-    return listed("checks that killed nothing", matrix.idle, width, "warning")
+    return listed("checks that killed nothing", matrix.without_kills, width, "warning")
 
 
 def _causes(matrix: KillMatrix, width: int) -> list[Line]:
     values = matrix.values
     if not values:
         return []
-    said = sum(outcome.said for outcome in values)
-    text = f"{said} of {len(values)} faults of values ({said / len(values):.0%}) were reported with their cause"
-    return wrapped(text, width)
+    with_cause = sum(outcome.said for outcome in values)
+    share = f"{with_cause} of {len(values)} faults of values ({with_cause / len(values):.0%})"
+    return wrapped(f"{share} were reported with their cause", width)
 
 
 def verdict_line(matrix: KillMatrix) -> Line:
@@ -129,8 +129,8 @@ def verdict_line(matrix: KillMatrix) -> Line:
     clean = sum(outcome.right for outcome in matrix.variants)
     counts = f"{killed} of {count(tried, 'fault')} killed, "
     counts += f"{clean} of {count(len(matrix.variants), 'right variant')} clean"
-    apart = len(matrix.untried) + len(matrix.left_out)
-    counts += f"; {count(apart, 'fault')} not tried in {matrix.options.dtype}" if apart else ""
+    untried = len(matrix.untried) + len(matrix.left_out)
+    counts += f"; {count(untried, 'fault')} not tried in {matrix.options.dtype}" if untried else ""
     if len(matrix.outcomes) < matrix.planned:
         return Line(f"No verdict: {len(matrix.outcomes)} of {matrix.planned} were judged; {counts}", "warning")
     if matrix.good:

@@ -48,7 +48,7 @@ def wrapped_each(
     return [line for text in texts for line in wrapped(text, width, indent=indent, hanging=hanging, role=role)]
 
 
-def as_it_stands(text: str, width: int, *, indent: int = 0, hanging: int = 2) -> list[Line]:
+def with_own_indent(text: str, width: int, *, indent: int = 0, hanging: int = 2) -> list[Line]:
     """Return a message line with its own indentation, such as a traceback line; long lines are wrapped."""
     own = text.lstrip()
     return wrapped(own, width, indent=indent + len(text) - len(own), hanging=hanging)

@@ -311,8 +311,8 @@ def waiver_file(report: Report) -> str:
     """Return the waiver file of a run; empty if it had none."""
     if report.waivers is None:
         return ""
-    entries, elsewhere = len(report.waivers["entries"]), len(report.waivers["elsewhere"])
-    aside = f", {elsewhere} of them for other adapters, versions of torch, devices or dtypes" if elsewhere else ""
+    entries, inapplicable = len(report.waivers["entries"]), len(report.waivers["elsewhere"])
+    aside = f", {inapplicable} of them for other adapters, versions of torch, devices or dtypes" if inapplicable else ""
     return f"{report.waivers['file']}: {entries} {'entry' if entries == 1 else 'entries'}{aside}"
 
 

@@ -299,8 +299,8 @@ def command_again(report: Report, result: Result) -> str | None:
         if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", "pipeline", target, *alone.words])
-        asked = dict.fromkeys(options_selecting(result.check))
-        options = options_of(report).but(device=result.device, dtype=result.dtype, **asked)
+        selected = dict.fromkeys(options_selecting(result.check))
+        options = options_of(report).but(device=result.device, dtype=result.dtype, **selected)
     except ValueError:
         return None
     return shlex.join(["gradconform", "replay", result.check, target, *options.words("results")])

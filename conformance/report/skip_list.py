@@ -123,8 +123,8 @@ def _reason(standing: Standing, result: Result) -> str:
     first = next(filter(None, map(str.strip, result.message.splitlines())), "")
     if standing == "withheld":  # the skip list that was read has the reason
         return _short(first.partition(": ")[2])
-    said = how_wrong(result) if standing in {"wrong", "rounding"} else first
-    return _short(f"{standing}: {said}" if said else standing)
+    detail = how_wrong(result) if standing in {"wrong", "rounding"} else first
+    return _short(f"{standing}: {detail}" if detail else standing)
 
 
 def _short(text: str) -> str:

@@ -66,7 +66,7 @@ class KillMatrix:
         return counts
 
     @property
-    def idle(self) -> list[str]:
+    def without_kills(self) -> list[str]:
         """The checks that killed nothing, except those that cannot run here."""
         return sorted(check for check, count in self.kills.items() if not count and check not in self.impossible)
 

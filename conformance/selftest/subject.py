@@ -142,8 +142,8 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
     started = time.process_time()
     role, name = subject
     made = options.catalogue(role)[name]
-    asked = [] if role == "variant" or options.whole else _named(options, made)
-    report = _report(options, made.make() if role == "fault" else made(), oracles, asked)
+    selected = [] if role == "variant" or options.whole else _named(options, made)
+    report = _report(options, made.make() if role == "fault" else made(), oracles, selected)
     failed = {result.check: result for result in report if result.status == "failed"}
     values: dict[str, Any] = {
         "failed": tuple(failed),
@@ -204,11 +204,11 @@ def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles
 
 
 def reported_cause(report: Report, fault: Fault) -> dict[str, Any]:
-    """Return the first cause in a report (``cause``), and whether it has one of the fault's (``said``)."""
+    """Return the first cause in a report (``cause``), and whether it has one of the fault's (``as_expected``)."""
     causes = [finding["cause"] for result in report for finding in result.findings if finding["cause"]]
     causes += [one["mistake"] for result in report for one in result.undone]
-    said = any(_is(cause, wanted) for cause in causes for wanted in fault.causes)
-    return {"said": said, "cause": causes[0]["text"] if causes else None}
+    as_expected = any(_is(cause, wanted) for cause in causes for wanted in fault.causes)
+    return {"said": as_expected, "cause": causes[0]["text"] if causes else None}
 
 
 def _is(cause: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -103,7 +103,7 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
     assert "complex: plain autograd or this torch supports none of the checks that name it" in text
     assert "split.gradients.complex: plain autograd on this device raised NotImplementedError: " in text
     assert "1 of 1 fault killed, 1 of 1 right variant clean; 2 faults not tried in float16" in text
-    assert not {"full.gradients.complex", "split.loss.embedding-sparse"} & set(matrix.idle)
+    assert not {"full.gradients.complex", "split.loss.embedding-sparse"} & set(matrix.without_kills)
     with pytest.raises(
         SelectionError, match="matches only faults that do not exist in float16: elsewhere: it is right here"
     ):
@@ -193,7 +193,7 @@ def test_a_fault_runs_what_names_it_and_what_has_failed_nothing_by_then(options:
 def test_every_fault_is_killed_by_all_it_names_and_every_check_kills(record_property: Callable[..., None]) -> None:
     matrix = run_selftest(SelftestOptions())
     assert matrix.good, text_of(matrix)
-    assert matrix.idle == []
+    assert matrix.without_kills == []
     assert [outcome.name for outcome in matrix.faults if outcome.named_passed] == []
     record_property("causes", sum(outcome.said for outcome in matrix.values) / len(matrix.values))
 

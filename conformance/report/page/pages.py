@@ -36,8 +36,8 @@ def report_page(report: Report) -> str:
 
 def _below(headline: Sequence[Line], found: Sequence[sections.Section]) -> list[sections.Section]:
     """Return the sections without the lines that are in the headline; empty sections are dropped."""
-    said = {line.text for line in headline}
-    left = [replace(one, items=tuple(item for item in one.items if item.text not in said)) for one in found]
+    in_headline = {line.text for line in headline}
+    left = [replace(one, items=tuple(item for item in one.items if item.text not in in_headline)) for one in found]
     return [one for one in left if one.causes or one.items]
 
 

@@ -67,8 +67,8 @@ class ReportedResult:
         reasons = {_reason(finding) for finding in findings}
         if len(findings) < _SEVERAL or len(reasons) > 1 or reasons == {""}:
             return "\n".join(without_programs(self.result.message, self.result.programs))
-        said = without_programs("\n".join(self.result.preamble), self.result.programs)
-        return "\n".join([*said, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"])
+        lines = without_programs("\n".join(self.result.preamble), self.result.programs)
+        return "\n".join([*lines, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"])
 
     @property
     def seen(self) -> str:
