@@ -115,8 +115,8 @@ def choose(  # noqa: PLR0913 (a run's subject)
     failed, and :class:`~gradconform.user_input.values.SelectionError` for text that is no name at all.
     """
     names = tuple(device_names(devices))
-    asked = [text.strip() for given in dtypes for text in str(given).split(",")]
-    wanted = tuple(dict.fromkeys(text if text == "all" else dtype_name(text) for text in asked))
+    requested = [text.strip() for given in dtypes for text in str(given).split(",")]
+    wanted = tuple(dict.fromkeys(text if text == "all" else dtype_name(text) for text in requested))
     if not (names and wanted):
         msg = "no device or no dtype is given; name at least one of each"
         raise SelectionError(msg)

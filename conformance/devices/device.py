@@ -25,8 +25,8 @@ _MIB = 1 << 20
 #: The number of tensors from which one wait serves all, and the byte alignment of each tensor.
 _TOGETHER, _ALIGNED = 2, 64
 #: The dtypes and shapes of tensors that are copied together, and the number of such forms whose views are kept.
-_Forms = tuple[tuple[torch.dtype, torch.Size], ...]
-_FORMS = 256
+_Signature = tuple[tuple[torch.dtype, torch.Size], ...]
+_KEPT_VIEWS = 256
 #: The longest wait for a device's thread, in seconds; the thread takes below a millisecond if a core is free.
 _AUTOGRAD_S = 1.0
 #: How often this thread yields to the device's thread before it sleeps.
@@ -48,7 +48,7 @@ class Device:
         self.is_cpu = self.type == "cpu"  # read for every tensor
         self._registered = registered
         self._staging: Tensor | None = None
-        self._views: dict[_Forms, list[Tensor]] = {}
+        self._views: dict[_Signature, list[Tensor]] = {}
         self._was_accelerator = False
         #: The numeric profile, if the run has measured it.
         self.numerics: NumericProfile | None = None
@@ -141,8 +141,8 @@ class Device:
 
         The same tensors are copied after every action, so the views of the last forms are kept.
         """
-        forms = tuple((part.dtype, part.shape) for part in parts)
-        known = self._views.get(forms)
+        signature = tuple((part.dtype, part.shape) for part in parts)
+        known = self._views.get(signature)
         if known is not None:
             return known
         sizes = [-(-part.numel() * part.element_size() // _ALIGNED) * _ALIGNED for part in parts]
@@ -153,9 +153,9 @@ class Device:
             end = start + part.numel() * part.element_size()
             views.append(block[start:end].view(part.dtype).view(part.shape))
             start += size
-        if len(self._views) >= _FORMS:
+        if len(self._views) >= _KEPT_VIEWS:
             del self._views[next(iter(self._views))]
-        self._views[forms] = views
+        self._views[signature] = views
         return views
 
     def _block(self, size: int) -> Tensor:

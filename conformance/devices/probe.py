@@ -192,9 +192,9 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
 
     The processes run in parallel, and processes that they leave behind are ended.
     """
-    asked = list(requests)
-    with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(asked), os.cpu_count() or 1))) as pool:
-        return list(pool.map(probe_in_process, asked))
+    listed = list(requests)
+    with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(listed), os.cpu_count() or 1))) as pool:
+        return list(pool.map(probe_in_process, listed))
 
 
 def fragile_questions(name: str) -> dict[str, str]:
@@ -215,8 +215,8 @@ def probe_in_process(request: Request) -> Probed:
         if found is not None and _is_complete(found, known):
             break
     else:
-        said = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
-        reason = f"it ended {_LIVES} processes: {'; '.join(said)[-400:]}"
+        failures = [f"{question}: {answer.message}" for question, answer in known.items() if not answer.ok]
+        reason = f"it ended {_LIVES} processes: {'; '.join(failures)[-400:]}"
         return Probed((Probe(device=request.type or "accelerator", reason=reason),))
     return replace(found, probes=tuple(_with_fragile(probe, known) for probe in found.probes))
 
@@ -249,23 +249,23 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
     given = {**asdict(request), "path": sys.path, "known": {name: asdict(answer) for name, answer in known.items()}}
     found = None
     at = "the start of a Python process"
-    asked = f"probing {request.type or 'accelerators'} in another process"
+    activity = f"probing {request.type or 'accelerators'} in another process"
     with (
-        waiting(asked, limit),
+        waiting(activity, limit),
         closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True)) as worker,
     ):
         worker.expect(limit)
-        for said in worker.messages():
-            if isinstance(said, Exit):
+        for message in worker.messages():
+            if isinstance(message, Exit):
                 at = f"the step after {at}" if at in known else at
-                last = f": {said.last_line[:200]}" if said.last_line else ""
-                known[at] = Answer(ok=False, message=f"{at} {_ended(said)}{last}")
-            elif "probes" in said:
-                found = Probed(tuple(map(Probe.from_dict, said["probes"])), tupled(said["files"]))
-            elif "answer" in said:
-                known[at] = Answer(**said["answer"])
+                last = f": {message.last_line[:200]}" if message.last_line else ""
+                known[at] = Answer(ok=False, message=f"{at} {_ended(message)}{last}")
+            elif "probes" in message:
+                found = Probed(tuple(map(Probe.from_dict, message["probes"])), tupled(message["files"]))
+            elif "answer" in message:
+                known[at] = Answer(**message["answer"])
             else:
-                at = said["asks"]
+                at = message["asks"]
             if _is_complete(found, known):
                 break
     return found

@@ -41,8 +41,8 @@ def cached_probes(requests: Sequence[Request], *, fresh: bool) -> list[list[Prob
     """
     paths = [_path(one) for one in requests]
     known = {number: probes for number, path in enumerate(paths) if not fresh and (probes := _read(path))}
-    asked = [one for number, one in enumerate(requests) if number not in known]
-    found = iter(probe_all(asked) if asked else [])
+    unknown = [one for number, one in enumerate(requests) if number not in known]
+    found = iter(probe_all(unknown) if unknown else [])
     for number, path in enumerate(paths):
         if number not in known:
             probed = next(found)

@@ -71,13 +71,13 @@ def quoted(error: BaseException) -> str:
 
 def answer(orders: Orders, send: Send) -> None:
     """Run a probe process: report each question, then its answer, and finally the records."""
-    asked = dict(next(orders))
+    order = dict(next(orders))
     asker = Asker(
-        known={question: Answer(**answer) for question, answer in asked.pop("known").items()},
+        known={question: Answer(**answer) for question, answer in order.pop("known").items()},
         begin=lambda question: send({"asks": question}),
         end=lambda _, answer: send({"answer": asdict(answer)}),
     )
-    found = probes(Request(**tupled(asked)), asker)
+    found = probes(Request(**tupled(order)), asker)
     send({"probes": [probe.to_dict() for probe in found], "files": loaded_files()})
     for probe in found:
         if probe.reason is None:
@@ -218,7 +218,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     from .environment import description  # noqa: PLC0415 (as above)
     from .preflight import draws_as_the_cpu, replaces_data  # noqa: PLC0415 (as above)
 
-    asked: dict[str, Callable[[], Any]] = {
+    questions: dict[str, Callable[[], Any]] = {
         "counts_memory": lambda: device.counts_memory,
         "float32_product_keeps_digits": lambda: product_keeps_digits(device),
         "draws_as_the_cpu": lambda: draws_as_the_cpu(device),
@@ -227,7 +227,7 @@ def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:
         "tolerance": lambda: dict(device.tolerances),
         "known_limits": lambda: {str(key): _plain(value) for key, value in device.known_limits.items()},
     }
-    return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in asked.items()}
+    return {fact: asker.ask(f"{fact} of {name}", call).value for fact, call in questions.items()}
 
 
 def _fragile_facts(name: str, asker: Asker) -> None:

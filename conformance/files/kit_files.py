@@ -17,7 +17,7 @@ _TOP = "gradconform"
 #: Seconds after which a file in the folder for caches is removed: 30 days.
 _OLD = 30 * 24 * 3600.0
 #: Folders that an editable install keeps next to the package's own.
-_BESIDE = ("bench", "fixtures", "plugins", "reference")
+_SUBPACKAGES = ("bench", "fixtures", "plugins", "reference")
 _SOURCES = frozenset({".py", ".toml", ".json", ".csv", ".html", ".css", ".js", ".j2", ".cpp"})
 
 
@@ -48,7 +48,7 @@ def kit_sha256(files: Mapping[str, str] | None = None) -> str:
 
 
 def _found() -> Iterator[tuple[str, Path]]:
-    for package in (_TOP, *(f"{_TOP}.{name}" for name in _BESIDE)):
+    for package in (_TOP, *(f"{_TOP}.{name}" for name in _SUBPACKAGES)):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec is not None else []:
             for path in Path(folder).rglob("*"):

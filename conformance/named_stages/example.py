@@ -100,11 +100,11 @@ def guessed(module: nn.Module, description: str) -> tuple[Any, ...]:
     for candidate in tried:
         if _takes(module, candidate):
             return (candidate,)
-    asked = f"its forward takes {', '.join(wanted) or 'no positional argument'}"
+    why = f"its forward takes {', '.join(wanted) or 'no positional argument'}"
     if tried:
-        asked = f"its forward rejects the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
+        why = f"its forward rejects the shapes {', '.join(str(tuple(one.shape)) for one in tried)}"
     msg = (
-        f"{description} requires example arguments: {asked}. Return (module, example_args) from the factory, or define "
+        f"{description} requires example arguments: {why}. Return (module, example_args) from the factory, or define "
         "example_args on the factory, its module or its file: a tuple of tensors, or a function that returns one"
     )
     raise StageError(msg)

@@ -19,7 +19,7 @@ from gradconform.files.user_files import is_file
 from gradconform.user_input.values import nearest
 
 from .error import StageError
-from .libraries import Part, asked, imported
+from .libraries import Part, imported, name_and_size
 
 #: What begins the name of such a stage.
 PREFIX = "hf:"
@@ -39,7 +39,7 @@ _SMALL = {
 
 _ROWS, _TOKENS = 2, 6
 
-_SAID_BY_THE_CLASS = {"model_type", "transformers_version"}
+_SET_BY_CLASS = {"model_type", "transformers_version"}
 
 #: The classes of a whole model, by what it is for; the first that knows a configuration is taken.
 _AUTO = (
@@ -56,7 +56,7 @@ def models_of(text: str, description: str) -> Iterator[Part]:
 
     Raises :class:`StageError` for a model that transformers does not have, or if it is not installed.
     """
-    name, small = asked(text, PREFIX, description)
+    name, small = name_and_size(text, PREFIX, description)
     try:
         make = _maker(name, description, small=small)
         model = make()
@@ -187,7 +187,7 @@ def _auto(library: Any, config: Any, description: str) -> nn.Module:
 def _shrunk(config: Any, *, small: bool) -> Any:
     """Return a configuration of the same class with small sizes and without a cache."""
     if small:
-        kept = {name: one for name, one in config.to_dict().items() if name not in _SAID_BY_THE_CLASS}
+        kept = {name: one for name, one in config.to_dict().items() if name not in _SET_BY_CLASS}
         sizes = {name: min(kept[name], most) for name, most in _SMALL.items() if type(kept.get(name)) is int}
         if "kv_lora_rank" in sizes:  # latent attention knows no groups of heads
             sizes["num_key_value_heads"] = sizes["num_attention_heads"]

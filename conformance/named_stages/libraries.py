@@ -14,7 +14,7 @@ from .error import StageError, StageNotInstalledError
 Part = tuple[str, Callable[[], nn.Module], tuple[Any, ...]]
 
 
-def asked(text: str, prefix: str, description: str) -> tuple[str, bool]:
+def name_and_size(text: str, prefix: str, description: str) -> tuple[str, bool]:
     """Return the name of a model, and whether to make it small; raise :class:`StageError` for another size."""
     name, _, size = text.removeprefix(prefix).partition("?")
     if size not in {"", "size=small", "size=full"}:

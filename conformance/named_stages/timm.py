@@ -11,7 +11,7 @@ from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .images import model_of_images
-from .libraries import Part, asked, imported
+from .libraries import Part, imported, name_and_size
 
 #: What begins the name of such a stage.
 PREFIX = "timm:"
@@ -22,7 +22,7 @@ def models_of(text: str, description: str) -> Iterator[Part]:
 
     Raises :class:`StageError` for an unknown model or one without image input, or if timm is not installed.
     """
-    name, small = asked(text, PREFIX, description)
+    name, small = name_and_size(text, PREFIX, description)
     library = imported("timm", description)
     if not library.is_model(name):
         msg = f"{description}: timm has no model {name!r}; nearest: {nearest(name, library.list_models())[:200]}"

@@ -12,7 +12,7 @@ from gradconform.user_input.values import nearest
 
 from .error import StageError
 from .images import model_of_images
-from .libraries import Part, asked, imported
+from .libraries import Part, imported, name_and_size
 
 #: What begins the name of such a stage.
 PREFIX = "torchvision:"
@@ -26,7 +26,7 @@ def models_of(text: str, description: str) -> Iterator[Part]:
 
     Raises :class:`StageError` for an unknown model or one without image input, or if torchvision is not installed.
     """
-    name, small = asked(text, PREFIX, description)
+    name, small = name_and_size(text, PREFIX, description)
     models = imported("torchvision", description).models
     if name not in models.list_models():
         msg = f"{description}: torchvision has no model {name!r}; nearest: {nearest(name, models.list_models())[:200]}"

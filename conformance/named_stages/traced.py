@@ -94,7 +94,7 @@ class _Traced:
     """The traces of a model, made once for each dtype and device."""
 
     def __init__(self, case: StageCase, paths: tuple[str, ...], description: str) -> None:
-        self._case, self._paths, self._told = case, paths, description
+        self._case, self._paths, self._description = case, paths, description
         self.parts = lru_cache(self._parts)
         self.graph = lru_cache(self._graph)
 
@@ -107,7 +107,7 @@ class _Traced:
         try:
             from torch.distributed.pipelining import SplitPoint, pipeline  # noqa: PLC0415 (a slow import)
         except ImportError as error:
-            msg = f"{self._told} requires torch's tracer, which this torch does not have: {error}"
+            msg = f"{self._description} requires torch's tracer, which this torch does not have: {error}"
             raise StageNotInstalledError(msg) from error
         case, split = self._case, dict.fromkeys(self._paths, SplitPoint.BEGINNING)
         module = case.make(dtype=dtype, device=_CPU, seed=0)
@@ -116,7 +116,7 @@ class _Traced:
             with torch.random.fork_rng(devices=[]), torch.enable_grad(), _silence():
                 return list(_fed(pipeline(module, tuple(args), split_spec=split), args))
         except Exception as error:
-            msg = f"{self._told}: torch's tracer refuses {case.special}: {_words(error)}"
+            msg = f"{self._description}: torch's tracer refuses {case.special}: {_words(error)}"
             raise StageError(msg) from error
 
     def _graph(self, number: int, dtype: torch.dtype, device: torch.device) -> nn.Module:

@@ -99,8 +99,10 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
 
         def sort_out(found: Verdict) -> None:
             # A death or hang outside the implementation is never charged to it, whatever the reference does.
-            asked = found.result.status == "failed" or (found.result.status == "error" and found.how == "raised")
-            if asked and machines.machines == 1 and (job.fixed or not job.runtime):
+            needs_reference = found.result.status == "failed" or (
+                found.result.status == "error" and found.how == "raised"
+            )
+            if needs_reference and machines.machines == 1 and (job.fixed or not job.runtime):
                 wrong.append(found)
             else:
                 report(found.result)

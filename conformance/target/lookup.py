@@ -17,10 +17,10 @@ from gradconform.files.user_files import content, is_file
 ENTRY_POINTS = "gradconform.adapters"
 
 #: The expected forms of a name.
-FORMS = "package.module[:object] or path/to/file.py[:object]"
+TARGET_SYNTAX = "package.module[:object] or path/to/file.py[:object]"
 
 #: How many existing names a message lists.
-_TOLD = 8
+_MOST_NAMES = 8
 
 #: The largest source file that is read, in bytes.
 _LARGEST = 2**22
@@ -78,7 +78,7 @@ def refuse_missing(named: Named) -> None:
     """
     where, attribute = named.parts
     if "\0" in where:  # from a settings file: neither a path nor a module contains it
-        msg = f"{named.description} contains a null character; expected {FORMS}"
+        msg = f"{named.description} contains a null character; expected {TARGET_SYNTAX}"
         raise TargetError(msg)
     if where.endswith(".py"):
         refuse_missing_file(where, named)
@@ -104,7 +104,7 @@ def refuse_missing_file(where: str, named: Named) -> None:
 def _folder(where: str, named: Named) -> str:
     files = sorted(path.name for path in Path(where).glob("*.py"))
     there = f"; it contains {_some(files)}" if files else "; it contains no Python file"
-    return f"{named.description} is a folder; expected {FORMS}{there}"
+    return f"{named.description} is a folder; expected {TARGET_SYNTAX}{there}"
 
 
 def _module(name: str, named: Named) -> Path | None:
@@ -148,10 +148,10 @@ def no_module(missing: str, named: Named) -> str:
     hints += [f"registered names: {', '.join(known)}"] if known and not hints else []
     hint = "".join(f"; {one}" for one in hints)
     if not known:
-        return f"{named.description}: cannot import module {missing!r}{hint}. Expected {FORMS}"
+        return f"{named.description}: cannot import module {missing!r}{hint}. Expected {TARGET_SYNTAX}"
     return (
         f"{named.description} is not a registered name, and module {missing!r} cannot be imported{hint}. "
-        f"Expected a registered name, {FORMS}"
+        f"Expected a registered name, {TARGET_SYNTAX}"
     )
 
 
@@ -195,8 +195,8 @@ def _there(names: Iterable[str]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _TOLD} more" if len(names) > _TOLD else ""
-    return f"{', '.join(names[:_TOLD])}{more}"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _tree(source: Path) -> ast.Module | None:

@@ -41,7 +41,7 @@ _WANTED = f"an adapter needs {', '.join(_OF_AN_ADAPTER)}; see docs/write-an-adap
 _LEADS = "For an engine or another interface, write an adapter: see docs/write-an-adapter.md"
 
 #: How many functions of a module a message lists.
-_TOLD = 8
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _no_target(found: object, text: str) -> str:
         return f"target {text!r} ({kind}) has {' and '.join(there)} but no {missing}; {_WANTED}"
     held = getattr(found, "__dict__", {})
     functions = [name for name, one in held.items() if inspect.isfunction(one) and not name.startswith("_")]
-    has = f"; it defines {', '.join(functions[:_TOLD])}" if functions else ""
+    has = f"; it defines {', '.join(functions[:_MOST_NAMES])}" if functions else ""
     return (
         f"target {text!r} ({kind}) has no stage_backward and is not an adapter{has}. Expected torch's three functions, "
         f"stage_backward alone, or an adapter. {_LEADS}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gradconform.run.execution import OnResult, OnStart
 
 #: The run stops after this many workers in a row that ended while running no check.
-_IDLE_ENDS = 3
+_MAX_EARLY_ENDS = 3
 
 #: The most checks in one batch if there are several workers.
 _AT_A_TIME = 16
@@ -175,7 +175,7 @@ class IsolatedRun:
         self._live: list[CheckWorker] = []
         self._orphans = Orphans()
         self._waiting: deque[Place] = deque()
-        self._crashes = self._idle_ends = 0
+        self._crashes = self._early_ends = 0
         self._lost, self._may_lose = 0.0, max_lost_time
         self._expected: Header | None = None
         self._measured = _kept(measured) if measured else None
@@ -198,7 +198,7 @@ class IsolatedRun:
             wait_for([worker.process])
             for heard in worker.listen():
                 if isinstance(heard, Ending):
-                    self._workers[0] = self._replace_idle(worker, heard)
+                    self._workers[0] = self._replace_unused(worker, heard)
             if worker.header is not None:
                 if self._measured is None and worker.header.measured:
                     self._measured = _kept(worker.header.measured)
@@ -216,8 +216,8 @@ class IsolatedRun:
         self._waiting.extend(places)
         shares = -(-len(self._waiting) // _AT_A_TIME)
         needed = max(1, min(self._count, shares))
-        for idle in self._workers[needed:]:
-            self._end(idle)
+        for unneeded in self._workers[needed:]:
+            self._end(unneeded)
         self._workers = self._workers[:needed] + [self._start() for _ in range(needed - len(self._workers))]
         try:
             left = 0
@@ -282,7 +282,7 @@ class IsolatedRun:
             elif heard.status == "not_run":
                 on_start(heard)
             else:
-                self._idle_ends = 0
+                self._early_ends = 0
                 on_result(heard)
         _withdraw(worker, on_result)
 
@@ -304,7 +304,7 @@ class IsolatedRun:
         """Replace a worker that ended; checks that it had not begun are first in the queue again."""
         result = None
         if worker.begun is None:
-            self._workers[number] = self._replace_idle(worker, ending)
+            self._workers[number] = self._replace_unused(worker, ending)
         else:
             result, self._workers[number] = self._run_again(worker, ending)
             worker.given.remove(result.place)
@@ -328,7 +328,7 @@ class IsolatedRun:
             msg = f"{ended} and took {self._lost:.0f} s, the last was {last.place.name}; {' and '.join(limits)}"
             raise RunStoppedError(msg)
 
-    def _replace_idle(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
+    def _replace_unused(self, worker: CheckWorker, ending: Ending) -> CheckWorker:
         """Return a replacement for a worker that was running no check.
 
         Raises :class:`~gradconform.exits.RunStoppedError` if this repeats, or if the worker hung: a retry would take
@@ -336,10 +336,10 @@ class IsolatedRun:
         """
         if ending.kind == "hang":
             raise RunStoppedError("\n".join([ending.text, *ending.details]), EXIT_ENVIRONMENT)
-        self._idle_ends += 1
-        if self._idle_ends >= _IDLE_ENDS:
+        self._early_ends += 1
+        if self._early_ends >= _MAX_EARLY_ENDS:
             reported = "\n".join([ending.text, *ending.details])
-            msg = f"{_IDLE_ENDS} workers in a row ended before their first check: {reported}"
+            msg = f"{_MAX_EARLY_ENDS} workers in a row ended before their first check: {reported}"
             raise RunStoppedError(msg)
         self._end(worker)
         return self._start()
@@ -377,7 +377,7 @@ class IsolatedRun:
             wait_for([worker.process])
             for heard in worker.listen():
                 if isinstance(heard, Ending) and worker.begun is None:
-                    worker = self._replace_idle(worker, heard)
+                    worker = self._replace_unused(worker, heard)
                     worker.give([place], oracle=oracle, again=True)
                 elif isinstance(heard, Ending):
                     return heard, worker

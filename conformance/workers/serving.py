@@ -51,8 +51,8 @@ def serve(orders: Orders, send: Send) -> None:
             plain = options.but(target=AutogradAdapter(), waivers=None)
             oracle = _watched(Run(plain, choice=choice, measured=run.measured), send)
         run.puts_back &= not order["again"]
-        asked = oracle if order["oracle"] and oracle is not None else run
-        asked.run_places(
+        chosen = oracle if order["oracle"] and oracle is not None else run
+        chosen.run_places(
             lambda result: _send_result(result, send),
             on_start=lambda begun: send(started(begun)),
             places=[Place(*place) for place in order["places"]],

@@ -41,10 +41,10 @@ class Replicas:
 
     def whole(self, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
         """Return copies of whole tensors by name; if the ranks hold different tensors, the local one is returned."""
-        forms = self._gathered({name: _form(value) for name, value in kept.items()})
+        kinds = self._gathered({name: _form(value) for name, value in kept.items()})
         found: dict[str, Tensor | None] = {}
         for name, value in sorted(kept.items()):
-            alike = all(form.get(name) == forms[0].get(name) for form in forms)
+            alike = all(form.get(name) == kinds[0].get(name) for form in kinds)
             if isinstance(value, DTensor):
                 part: Tensor = value.full_tensor() if alike else value.to_local()
                 found[name] = part.detach().clone()

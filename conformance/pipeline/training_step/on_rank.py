@@ -165,7 +165,7 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
             seen.held = session.held()
         seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
-        yield from _first_seen(_elsewhere(seen, label, place.device), reported)
+        yield from _first_seen(_off_device(seen, label, place.device), reported)
         seen = _on_cpu(seen)
         others = replicas.of_others(seen.grads)
         # Each micro-batch's share rounds as the stages do; otherwise its sum could not be recognised.
@@ -207,7 +207,7 @@ def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, 
     return {name: None if grad is None or not grad.any() else grad for name, grad in found.items()}
 
 
-def _elsewhere(seen: _Seen, label: str, device: torch.device) -> Judged:
+def _off_device(seen: _Seen, label: str, device: torch.device) -> Judged:
     """Yield the tensors that are not on the stages' device."""
     sorts: Mapping[Sort, Mapping[str, Tensor | None]] = {
         "parameter gradient": seen.grads, "parameter": seen.params, "buffer": seen.buffers,
