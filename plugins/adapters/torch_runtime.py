@@ -158,9 +158,9 @@ class TorchScheduleText:
     def lowered(self, rows: Sequence[Sequence[str]], stages: int, microbatches: int) -> list[list[str]]:
         """Insert sharding and then communication, as the runtime does."""
         parsed = _parsed(rows)
-        told = pipelining.VALIDATE.find()(parsed, len(rows), stages, microbatches)
+        validated = pipelining.VALIDATE.find()(parsed, len(rows), stages, microbatches)
         own = {action.stage_index: rank for rank, row in parsed.items() for action in row if action is not None}
-        ranks = own if told is None else told
+        ranks = own if validated is None else validated
         sharded = {rank: pipelining.ADD_UNSHARD.find()(actions) for rank, actions in parsed.items()}
         lowered = pipelining.ADD_SEND.find()(sharded, ranks.__getitem__, stages)
         return [[_written(action) for action in lowered[rank]] for rank in range(len(rows))]

@@ -63,9 +63,9 @@ def gradconform_device(request: pytest.FixtureRequest) -> torch.device:
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 
     options = _options(request.config)
-    choice = _asked(lambda: choice_of(request.config, options))
+    choice = _result_or_fail(lambda: choice_of(request.config, options))
     name = getattr(request, "param", choice.devices[0])
-    return device_here(choice, name) if name in choice.devices else _asked(lambda: device_named(name))
+    return device_here(choice, name) if name in choice.devices else _result_or_fail(lambda: device_named(name))
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def gradconform_dtype(request: pytest.FixtureRequest) -> torch.dtype:
     from .contract_run import choice_of  # noqa: PLC0415 (as above)
 
     options = _options(request.config)
-    choice = _asked(lambda: choice_of(request.config, options))
-    return _asked(lambda: dtype_named(getattr(request, "param", choice.cells[0][1])))
+    choice = _result_or_fail(lambda: choice_of(request.config, options))
+    return _result_or_fail(lambda: dtype_named(getattr(request, "param", choice.cells[0][1])))
 
 
 def _options(config: pytest.Config) -> RunOptions:
@@ -95,7 +95,7 @@ def _options(config: pytest.Config) -> RunOptions:
     return options_of(config).run
 
 
-def _asked(find: Callable[[], T]) -> T:
+def _result_or_fail(find: Callable[[], T]) -> T:
     """Return the result of ``find``; a device or dtype that cannot be used fails the test with the kit's message."""
     try:
         return find()

@@ -169,13 +169,15 @@ def write_summary(
 
 def _added(run: RunRecord) -> list[Line]:
     counts = run.report().summary
-    told = ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "unsupported", "error", "not_run"))
+    counted = ", ".join(
+        f"{counts[status]} {status}" for status in ("passed", "failed", "unsupported", "error", "not_run")
+    )
     failures = [
         Line(line, "bad")
         for result in run.report().failures
         for line in f"{result.check} [{result.device} {result.dtype}]: {result.message}".split("\n")
     ]
-    text = f"{count(counts['planned'], 'check')} on added stages, not part of the contract: {told.replace('_', ' ')}"
+    text = f"{count(counts['planned'], 'check')} on added stages, not part of the contract: {counted.replace('_', ' ')}"
     return [*failures, Line(text)]
 
 

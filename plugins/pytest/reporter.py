@@ -78,8 +78,8 @@ class Reporter:
             "the worker process of pytest-xdist ended in the middle of the check; "
             f"gradconform run --checks {begun['result']['check']} shows whether plain autograd ends it too, and where"
         )
-        told = {"status": "error", "kind": "environment", "message": message, "ended": "crash"}
-        self._add({**begun, "result": {**begun["result"], **told}})
+        crashed = {"status": "error", "kind": "environment", "message": message, "ended": "crash"}
+        self._add({**begun, "result": {**begun["result"], **crashed}})
 
     def _add(self, payload: Mapping[str, Any]) -> None:
         for result in self.recorder.add(payload):

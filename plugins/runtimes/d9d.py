@@ -101,7 +101,7 @@ class D9dSession(ModuleSession):
             return loss * self._weight
 
         with NamedDevice(self.spec.device):
-            self._say_shapes(each)
+            self._set_shapes(each)
             self.built.schedule.step(tuple(mb.x for mb in each), tuple(dict(mb.kwargs) for mb in each), loss_of)
         return [loss for _, loss in sorted(losses.items())] if self.spec.is_last else None
 
@@ -110,20 +110,20 @@ class D9dSession(ModuleSession):
         msg = f"its schedules for training cannot evaluate; got {count(batch.microbatches, 'micro-batch')}"
         raise UnsupportedError(msg)
 
-    def _say_shapes(self, batches: list[Batch]) -> None:
+    def _set_shapes(self, batches: list[Batch]) -> None:
         """Set the output shapes of every stage, from the input shape of the first one."""
         owner = {index: rank for rank, row in enumerate(self.spec.placement) for index in row}
         for shape, batch in {one.x.shape: one for one in batches}.items():
             x = batch.x
             for index in range(self.spec.stages - 1):
-                told: list[Any] = [None]
+                specs: list[Any] = [None]
                 if index in self.modules:
                     y = self._put_out(index, x, batch)
-                    told = [TensorSpec(shape=tuple(y.shape), dtype=y.dtype)]
-                dist.broadcast_object_list(told, src=owner[index])
-                x = torch.zeros(told[0].shape, dtype=told[0].dtype, device=self.spec.device)
+                    specs = [TensorSpec(shape=tuple(y.shape), dtype=y.dtype)]
+                dist.broadcast_object_list(specs, src=owner[index])
+                x = torch.zeros(specs[0].shape, dtype=specs[0].dtype, device=self.spec.device)
                 for stage in self.taking.values():
-                    stage.sent[index, shape] = told[0]
+                    stage.sent[index, shape] = specs[0]
 
     def _put_out(self, index: int, x: Tensor, batch: Batch) -> Tensor:
         """Return the outputs of a copy of a stage, so that the stage does not change."""

@@ -111,7 +111,7 @@ class MegatronSession(ModuleSession):
     def _run(self, batch: Batch, *, forward_only: bool) -> list[Tensor] | None:
         run = get_forward_backward_func()
         with _on(self.spec.device):
-            told = run(
+            results = run(
                 forward_step_func=self._forward_step,
                 data_iterator=[batch.split() for _ in self.chunks],
                 model=self.chunks,
@@ -120,7 +120,7 @@ class MegatronSession(ModuleSession):
                 micro_batch_size=1,
                 forward_only=forward_only,
             )
-        return [one["loss"] for one in told] if self.spec.is_last else None
+        return [one["loss"] for one in results] if self.spec.is_last else None
 
     def _forward_step(self, batches: Iterator[Batch], model: nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(batches)
@@ -128,10 +128,10 @@ class MegatronSession(ModuleSession):
 
     def _loss(self, target: Tensor, output: Tensor) -> tuple[Any, ...]:
         loss = self.spec.loss(output, target)
-        told = {"loss": loss.detach().clone()}
+        logged = {"loss": loss.detach().clone()}
         if self.spec.reduction == "tokens":
-            return loss, self.spec.counts(target).sum().int(), told
-        return loss * self._factor(), told
+            return loss, self.spec.counts(target).sum().int(), logged
+        return loss * self._factor(), logged
 
     def zero_grad(self) -> None:
         """Zero the buffers."""

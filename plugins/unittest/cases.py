@@ -83,7 +83,9 @@ def conformance_case(target: object, **options: Any) -> type[Conformance]:
     for item in run.plan.items:
         by_check.setdefault(item.check.id, []).append(item)
     tests = {check: (several, several[0].check.requirement) for check, several in by_check.items()}
-    made = class_of("Conformance", run, {name: _test(items, told) for name, (items, told) in tests.items()})
+    made = class_of(
+        "Conformance", run, {name: _test(items, requirement) for name, (items, requirement) in tests.items()}
+    )
     made.__module__ = sys._getframe(1).f_globals.get("__name__", made.__module__)  # noqa: SLF001 (as namedtuple does)
     return made
 
@@ -96,7 +98,7 @@ def class_of(name: str, run: Run, tests: Mapping[str, Callable[[Conformance], No
     return type(name, (Conformance,), {**given, **made})
 
 
-def _test(items: Iterable[Item], told: str) -> Callable[[Conformance], None]:
+def _test(items: Iterable[Item], requirement: str) -> Callable[[Conformance], None]:
     several = tuple(items)
 
     def test(self: Conformance) -> None:
@@ -107,7 +109,7 @@ def _test(items: Iterable[Item], told: str) -> Callable[[Conformance], None]:
             with self.subTest(device=item.device, dtype=item.dtype):
                 self.judge(item)
 
-    test.__doc__ = told
+    test.__doc__ = requirement
     return test
 
 

@@ -55,10 +55,10 @@ def instantiate(
         tests = {f"{one.check.id}_{kind}_{one.dtype}": test_of(one) for one in run.plan.items}
         made[f"{name}{kind.upper()}"] = class_of(f"{name}{kind.upper()}", run, tests)
     if not made:
-        told = (
+        reason = (
             f"every device type of {', '.join(types)} is excluded: see only_for, except_for, {ONLY_FOR}, {EXCEPT_FOR}"
         )
-        made[f"{name}NoDevice"] = _skipped("none", told)
+        made[f"{name}NoDevice"] = _skipped("none", reason)
     for class_name, one in made.items():
         one.__name__ = one.__qualname__ = class_name
         one.__module__ = str(scope.get("__name__", one.__module__))
