@@ -60,8 +60,8 @@ def _alarms(options: argparse.Namespace) -> None:
             of_dtype = max([of_dtype, *(result.error_ratio or 0.0 for result in report)])
         largest = max(largest, of_dtype)
         print(f"{dtype}: largest error {of_dtype:.3g} of its bound, {time.perf_counter() - began:.0f} s", flush=True)
-    for told in failed:
-        print(f"  {told}")
+    for failure in failed:
+        print(f"  {failure}")
     print(f"{len(options.variants)} right variants, {judged:,} checks judged, largest error {largest:.3g} of its bound")
     print(Figure("right variants accused", str(len(failed)), "0", "blocks.py"))
 

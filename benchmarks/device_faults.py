@@ -43,9 +43,9 @@ VALUES = {
 #: What shows only on another index, in another dtype, or together with another option.
 WHERE = {"one_index": "simx:1"}
 DTYPES = {"narrow_float64": "float64", "bfloat16_accumulate": "bfloat16"}
-BESIDE = {"wrong_above": {"SIMX_WRONG": "aten::mul:index"}}
+ALSO_SET = {"wrong_above": {"SIMX_WRONG": "aten::mul:index"}}
 
-ASKED = (
+ARGUMENTS = (
     "--operation", "mm,mul,sum,nn.functional.dropout,nn.functional.layer_norm,sin", "--block", "rms-norm",
     "--setting", "deterministic,float32-high", "--fault", "overwrite,doubled", "--check-timeout", "20",
     "--checks", "*.mlp,ops.*,blocks.*,faults.*,full.gradients.*,state.*",
@@ -58,13 +58,13 @@ def main() -> None:
     parser.add_argument("options", nargs="*", default=list(VALUES), metavar="OPTION")
     with tempfile.TemporaryDirectory() as folder:
         for option in parser.parse_args().options:
-            code, told = _verdict(option, folder)
-            print(f"| `{option}` | {code} | {told} |", flush=True)
+            code, verdict = _verdict(option, folder)
+            print(f"| `{option}` | {code} | {verdict} |", flush=True)
 
 
 def _verdict(option: str, folder: str) -> tuple[int, str]:
-    variables = {f"SIMX_{option.upper()}": VALUES[option], **BESIDE.get(option, {})}
-    words = [WHERE.get(option, "simx:0"), "--dtype", DTYPES.get(option, "float32"), *ASKED]
+    variables = {f"SIMX_{option.upper()}": VALUES[option], **ALSO_SET.get(option, {})}
+    words = [WHERE.get(option, "simx:0"), "--dtype", DTYPES.get(option, "float32"), *ARGUMENTS]
     done = subprocess.run(
         [sys.executable, "-m", "gradconform", "device", *words],
         cwd=folder, env={**os.environ, **variables, "COLUMNS": "120"}, capture_output=True, text=True, check=False,

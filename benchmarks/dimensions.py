@@ -28,12 +28,12 @@ class Shown:
     fault: Fault
     failed: int
     own: int
-    beside: int
+    other_rows: int
 
     @property
     def alone(self) -> bool:
         """Whether rows with the fault's values show it, and no others."""
-        return self.failed > 0 and self.beside == 0
+        return self.failed > 0 and self.other_rows == 0
 
     def __str__(self) -> str:
         """Return the fault with its values and rows."""
@@ -65,8 +65,8 @@ def table(found: Sequence[Shown]) -> list[str]:
     for name in NAMES:
         own = [one for one in found if one.fault.dimension == name]
         shared, bare = (", ".join(some) or "none" for some in _without_one_of_their_own(name, own))
-        beside = sum(one.beside for one in own)
-        lines.append(f"| {name} | {', '.join(map(str, own))} | {shared} | {bare} | {beside} |")
+        other_rows = sum(one.other_rows for one in own)
+        lines.append(f"| {name} | {', '.join(map(str, own))} | {shared} | {bare} | {other_rows} |")
     return lines
 
 
@@ -89,7 +89,7 @@ def problems(found: Sequence[Shown], *, every: bool) -> list[str]:
     """Return which faults are not shown by their dimension alone and, of ``every`` one, which dimensions have none."""
     having = {one.fault.dimension for one in found if one.alone}
     lacking = [f"no fault belongs to the dimension {name} alone" for name in NAMES if every and name not in having]
-    return [*(f"{one} fails {one.beside} other rows" for one in found if not one.alone), *lacking]
+    return [*(f"{one} fails {one.other_rows} other rows" for one in found if not one.alone), *lacking]
 
 
 def main() -> int:

@@ -164,11 +164,11 @@ def main() -> int:
     parser.add_argument(
         "--checks", action="append", default=[], metavar="GLOB", help="only the checks whose id matches"
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print("| one wrong line | checks that fail | causes before | causes after | lines before | lines after |")
     print("|---|---:|---:|---:|---:|---:|")
     too_long = False
-    for one in measure(asked.only, asked.checks):
+    for one in measure(options.only, options.checks):
         print(one.row, flush=True)
         too_long |= one.lines[1] > MOST
     return int(too_long)

@@ -80,15 +80,15 @@ def main() -> None:
         text = report_page(report)
         rendered.append(time.perf_counter() - start)
     print(f"{options.results} results, {report.summary['failed']} of them failed: {len(text) / 1e6:.1f} MB of HTML")
-    told = {"rendered in": rendered}
+    timings = {"rendered in": rendered}
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(text, encoding="utf-8")
         try:
-            told["opened in"] = opened(page, options.rounds)
+            timings["opened in"] = opened(page, options.rounds)
         except ImportError as error:
             print(f"not opened: {error}")
-    for name, seconds in told.items():
+    for name, seconds in timings.items():
         print(
             f"{name} {statistics.median(seconds):.2f} s (median of {len(seconds)}; slowest {max(seconds):.2f} s; "
             f"wanted: under {TARGETS[name]:.0f} s)"

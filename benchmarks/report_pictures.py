@@ -36,7 +36,7 @@ SIZES = ((360, 760), (1280, 800))
 SCHEMES = ("light", "dark")
 
 WRONG = {"SIMX_WRONG": "aten::mul:index", "SIMX_WRONG_ABOVE": "32768"}
-ASKED = (
+ARGUMENTS = (
     "device", "simx:0", "--dtype", "float32", "--operation", "mul,sin,softmax,linalg.*", "--block",
     "rms-norm,swiglu,decoder-layer",
 )  # fmt: skip
@@ -51,13 +51,13 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=Path(__file__).parents[1] / "docs")
     parser.add_argument("--only", choices=(*TARGETS, DEVICE))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as beside, chromium() as driver:
-        page = Path(beside, "page.html")
+    with tempfile.TemporaryDirectory() as folder, chromium() as driver:
+        page = Path(folder, "page.html")
         for target in TARGETS if options.only is None else {options.only} - {DEVICE}:
             page.write_text(report_page(gradconform.check_stage_backward(target)), encoding="utf-8")
             photograph(driver, page, options.into / f"report-{target}.png", (WIDTH, HEIGHT), "light")
         if options.only in {None, DEVICE}:
-            command = [sys.executable, "-m", "gradconform", *ASKED, "--html", str(page)]
+            command = [sys.executable, "-m", "gradconform", *ARGUMENTS, "--html", str(page)]
             subprocess.run(command, env={**os.environ, **WRONG}, check=False, stdout=subprocess.DEVNULL)
             for size in SIZES:
                 for scheme in SCHEMES:

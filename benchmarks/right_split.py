@@ -365,7 +365,7 @@ def page(rows: list[Row], rounds: int, device: torch.device) -> str:
     threads = torch.get_num_threads()
     on = f"on {'1 thread' if threads == 1 else f'{threads} threads'}" if device.type == "cpu" else f"on {device.type}"
     options = "" if device.type == "cpu" else f" --device {device}"
-    said = measured(f"benchmarks/right_split.py --rounds {rounds}{options}")
+    how_measured = measured(f"benchmarks/right_split.py --rounds {rounds}{options}")
     return "\n".join(
         [
             "| stage | I | W | I and W | peak memory | memory between |",
@@ -378,7 +378,7 @@ def page(rows: list[Row], rounds: int, device: torch.device) -> str:
             "|---|---:|---:|---:|---:|---:|---:|---:|",
             *(row.against_plain() for row in rows),
             "",
-            f"I and W as a share of one plain backward, and what the CPU does per micro-batch. {said}",
+            f"I and W as a share of one plain backward, and what the CPU does per micro-batch. {how_measured}",
         ]
     )
 

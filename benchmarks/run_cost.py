@@ -110,11 +110,11 @@ def main() -> None:
     stages = seconds(lambda: make_stages(run)).processor
     print(f"of the bare work, making the stages takes {stages / cost.bare_s:.0%}")
     for clock, ratios in zip(Seconds._fields, zip(*cost.ratios(), strict=True), strict=True):
-        print(f"ratio in {clock} time: {told(ratios)}")
+        print(f"ratio in {clock} time: {spread(ratios)}")
     print(*cost.figures(), sep="\n")
 
 
-def told(ratios: Sequence[float]) -> str:
+def spread(ratios: Sequence[float]) -> str:
     """Return the median of the rounds' ratios, and how they spread where there are several."""
     if len(ratios) == 1:
         return f"{ratios[0]:.2f}, of one round"

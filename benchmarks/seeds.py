@@ -27,7 +27,7 @@ class Row:
 
     file: str
     test: str
-    said: str
+    explanation: str
     covered: bool
 
 
@@ -90,8 +90,8 @@ def _files(data: Mapping[str, Any]) -> Iterator[str]:
         if file in read:
             yield from (f"Read for torch {list(data['releases'])[-1]}: {read[file]}.", "")
         yield from ("| torch's tests | covered by | in |", "|---|---|---|")
-        for (said, where), tests in _grouped([row for row in found if row.file == file], data).items():
-            yield f"| {', '.join(tests)} | {said} | {where} |"
+        for (text, where), tests in _grouped([row for row in found if row.file == file], data).items():
+            yield f"| {', '.join(tests)} | {text} | {where} |"
         yield ""
 
 
@@ -100,9 +100,9 @@ def _grouped(some: Sequence[Row], data: Mapping[str, Any]) -> dict[tuple[str, st
     releases, newest = named(data), list(data["releases"])[-1]
     found: dict[tuple[str, str], list[str]] = {}
     for row in some:
-        said = row.said if row.covered else f"not covered: {row.said}"
+        text = row.explanation if row.covered else f"not covered: {row.explanation}"
         where = ", ".join(releases.get((row.file, row.test), [])) or f"none up to {newest}"
-        found.setdefault((said, where), []).append(row.test)
+        found.setdefault((text, where), []).append(row.test)
     return found
 
 

@@ -39,8 +39,8 @@ def measure(profile: str, target: str = "reference-split", rounds: int = 3) -> F
     goal = GOALS_S[profile]
     wanted = "none" if goal is None else f"{goal:.1f} s"
     what = f"`gradconform run {target} --profile {profile}`, in processor time"
-    told = f"{busy:.1f} s, of which `import torch` is {torch_s:.1f} s; it took {took:.1f} s"
-    return Figure(what, told, wanted, "shell_time.py")
+    value = f"{busy:.1f} s, of which `import torch` is {torch_s:.1f} s; it took {took:.1f} s"
+    return Figure(what, value, wanted, "shell_time.py")
 
 
 def main() -> None:

@@ -50,9 +50,9 @@ def outcomes(faults: Sequence[Fault], at_a_time: int, folder: Path) -> Iterator[
             remove(own)
         return found
 
-    with ThreadPoolExecutor(max_workers=1) as beside, ThreadPoolExecutor(max_workers=at_a_time) as pool:
+    with ThreadPoolExecutor(max_workers=1) as background, ThreadPoolExecutor(max_workers=at_a_time) as pool:
         if any(fault.kind.command == "bundle" for fault in faults):
-            whole = beside.submit(whole_report, folder)
+            whole = background.submit(whole_report, folder)
         yield from pool.map(run, faults)
 
 
@@ -69,11 +69,11 @@ def row(outcome: Outcome) -> str:
 
 def summary(found: Iterable[Outcome]) -> list[str]:
     """Return a table in Markdown: by command and fault, how many there were, how they ended, what was kept."""
-    told: dict[tuple[str, str], list[Outcome]] = {}
+    by_pair: dict[tuple[str, str], list[Outcome]] = {}
     for one in found:
-        told.setdefault(one.fault.kind.pair, []).append(one)
+        by_pair.setdefault(one.fault.kind.pair, []).append(one)
     lines = ["| command | fault | faults | exit codes | afterwards | left behind |", "|---|---|---:|---|---|---:|"]
-    for (command, fault), those in sorted(told.items()):
+    for (command, fault), those in sorted(by_pair.items()):
         codes, kept = (
             Counter(map(str, values)) for values in zip(*((one.code, one.kept) for one in those), strict=True)
         )

@@ -73,11 +73,11 @@ class Struck:
         shutil.copy(HERE / "soak_target.py", self.work / "target.py")
         source = "import gradconform.plugins.devices.simpy\nimport target\n"
         (self.work / "faulty_device.py").write_text(source, encoding="utf-8")
-        self._tell_target()
+        self._write_target_fault()
         if self.kind.fault == "full disk":
             self._fill()
 
-    def _tell_target(self) -> None:
+    def _write_target_fault(self) -> None:
         place = self.kind.who if self.kind.inside else VICTIMS[self.kind.command][0]
         waits = self.kind.inside or self.kind.moment in {"import", "amid"}
         given = {
@@ -310,8 +310,8 @@ class Struck:
             how = [*words("run", self.files)[:3], "run", "--resume", str(kept), "--json", str(resumed)]
         with (self.folder / "resumed.txt").open("wb") as out:
             code = self.begin(out, *how).wait()
-        said = (self.folder / "resumed.txt").read_text(errors="replace")[-300:]
-        _hold(resumed.exists(), f"--resume gave exit code {code} and no report: {said}")
+        output = (self.folder / "resumed.txt").read_text(errors="replace")[-300:]
+        _hold(resumed.exists(), f"--resume gave exit code {code} and no report: {output}")
         report = read_report(str(resumed))
         twice = [place for place, times in Counter(result.place for result in report.results).items() if times > 1]
         _hold(not twice, "a result is there twice")

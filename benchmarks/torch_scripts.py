@@ -44,8 +44,8 @@ def main(folder: Path, scripts: list[Path]) -> None:
             run(script, folder / f"{script.stem}.txt")
         _, status = os.waitpid(fork, 0)
         seconds = round(time.monotonic() - begun)
-        told = {"name": script.stem, "code": os.waitstatus_to_exitcode(status), "seconds": seconds}
-        print(json.dumps(told), flush=True)
+        outcome = {"name": script.stem, "code": os.waitstatus_to_exitcode(status), "seconds": seconds}
+        print(json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def ended(scripts: Path, words: Sequence[str], log: Path) -> Ended:
         if Path(folder, REPORT).exists():
             shutil.copy(Path(folder, REPORT), log.with_suffix(".json"))
     failed = failed_in(log.with_suffix(".json"))
-    return replace(told_in(log, code, round(time.monotonic() - begun), words), failed=failed)
+    return replace(ended_in(log, code, round(time.monotonic() - begun), words), failed=failed)
 
 
 def failed_in(report: Path) -> tuple[str, ...]:
@@ -107,13 +107,13 @@ def failed_in(report: Path) -> tuple[str, ...]:
     return tuple(sorted({result["check"] for result in results if result["status"] == "failed"}))
 
 
-def told_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
+def ended_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
     """Return how something ended, with what it wrote last."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     raised = any(line.startswith("Traceback (most recent call last)") for line in lines)
-    told = [*lines[-1:], *unjudged_in(lines)]
-    apart, why = unsupported_in(lines) if " ".join(words[:2]) in _OF_RUNTIMES else (0, ())
-    return Ended(code, "; ".join(told)[:_LINE], seconds, " ".join(words), raised, apart, why)
+    last = [*lines[-1:], *unjudged_in(lines)]
+    unavailable, why = unsupported_in(lines) if " ".join(words[:2]) in _OF_RUNTIMES else (0, ())
+    return Ended(code, "; ".join(last)[:_LINE], seconds, " ".join(words), raised, unavailable, why)
 
 
 def unjudged_in(lines: Sequence[str]) -> Iterator[str]:
@@ -130,7 +130,9 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
 
     What differs from process to process in a reason (ports, stages, micro-batches) is left out of it.
     """
-    heads = [(place, int(told[1])) for place, line in enumerate(lines) if (told := _UNSUPPORTED.match(line))]
+    heads = [
+        (place, int(found_head[1])) for place, line in enumerate(lines) if (found_head := _UNSUPPORTED.match(line))
+    ]
     found: list[list[str]] = []
     for line in lines[heads[0][0] + 1 :] if heads else []:
         if _MORE.fullmatch(line.strip()):
@@ -145,10 +147,10 @@ def unsupported_in(lines: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     for count, reason in found:
         counts[_PLACE.sub("", reason)[:_REASON]] += int(count)
     number = heads[0][1] if heads else 0
-    told = counts.most_common(_REASONS)
-    rest = number - sum(count for _, count in told)
+    most = counts.most_common(_REASONS)
+    rest = number - sum(count for _, count in most)
     others = (f"{rest} for other reasons",) if rest else ()
-    return number, (*(f"{count} {reason}" for reason, count in told), *others)
+    return number, (*(f"{count} {reason}" for reason, count in most), *others)
 
 
 def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[tuple[str, Ended]]:
@@ -157,9 +159,9 @@ def scripts_ended(scripts: Path, paths: Sequence[Path], logs: Path) -> Iterator[
     ended(scripts, ("python", str(Path(__file__).with_name("torch_scripts.py")), str(logs), *map(str, paths)), log)
     for line in log.read_text(encoding="utf-8").splitlines():
         if line.startswith("{"):
-            told = json.loads(line)
-            name = told["name"]
-            yield name, told_in(logs / f"{name}.txt", told["code"], told["seconds"], ("python", f"{name}.py"))
+            outcome = json.loads(line)
+            name = outcome["name"]
+            yield name, ended_in(logs / f"{name}.txt", outcome["code"], outcome["seconds"], ("python", f"{name}.py"))
 
 
 def outcomes(scripts: Path, options: argparse.Namespace, logs: Path) -> Iterator[tuple[str, str, Ended]]:

@@ -28,7 +28,7 @@ OF_TORCH = frozenset({
 SHOWN = "×"
 NOT_RUN = "not run"
 #: How a command counts the checks that a release cannot run.
-_APART = re.compile(r"(\d+) checks? could not be judged")
+_UNJUDGED = re.compile(r"(\d+) checks? could not be judged")
 _NONE_RAN = re.compile(r": 0 of \d+ checks ran")
 _PASSED = re.compile(r"(\d+) of (\d+) checks passed")
 _FIGURE = re.compile(
@@ -95,7 +95,7 @@ def cell(name: str, outcome: Ended | None) -> str:
     """Return what the table says of a command: works, unavailable, or what it ended with."""
     if outcome is None:
         return NOT_RUN
-    unjudged = _APART.search(outcome.line)
+    unjudged = _UNJUDGED.search(outcome.line)
     none_ran = outcome.code == EXIT_INCOMPLETE and _NONE_RAN.search(outcome.line) is not None
     if none_ran or (outcome.code == EXIT_ENVIRONMENT and unjudged is None):
         return "unavailable"
@@ -117,10 +117,10 @@ def figures(name: str, outcome: Ended) -> Iterator[str]:
     passed = _PASSED.search(outcome.line)
     if passed and name in OF_TORCH and (failed := int(passed[2]) - int(passed[1]) - outcome.apart):
         yield f"{failed} SHOULD failed"
-    unjudged = _APART.search(outcome.line)
-    apart = int(unjudged[1]) if unjudged else outcome.apart
-    if apart:
-        yield f"{apart} unavailable"
+    unjudged = _UNJUDGED.search(outcome.line)
+    unavailable = int(unjudged[1]) if unjudged else outcome.apart
+    if unavailable:
+        yield f"{unavailable} unavailable"
 
 
 def defect(outcome: Ended | None) -> str:
@@ -161,7 +161,7 @@ def spans(cells: Sequence[str], releases: Sequence[str]) -> tuple[str, str]:
     return ", ".join(appeared), ", ".join(gone)
 
 
-def told_by(path: Path) -> tuple[str, str]:
+def described_by(path: Path) -> tuple[str, str]:
     """Return the first line of a script's docstring, and links to the issues that the docstring names."""
     numbers = dict.fromkeys(re.findall(r"#(\d{5,6})", docstring(path)))
     links = ", ".join(f"[#{number}](https://github.com/pytorch/pytorch/issues/{number})" for number in numbers)
@@ -194,7 +194,7 @@ def script_rows(found: Found, releases: Sequence[str]) -> Iterator[list[str]]:
         cells = [defect(found.scripts.get(one, {}).get(path.stem)) for one in releases]
         if set(cells) == {NOT_RUN}:
             continue
-        sentence, links = told_by(path)
+        sentence, links = described_by(path)
         link = f"[{sentence.rstrip('.')}](../{path.relative_to(ROOT).as_posix()})"
         ends = {how: {r for r, of_one in zip(releases, cells, strict=True) if of_one == how} for how in cells}
         otherwise = [f"{how} on {ranges(some, releases)}" for how, some in ends.items() if how not in ("", SHOWN)]
@@ -215,13 +215,13 @@ def reason_rows(found: Found, releases: Sequence[str], commands: Mapping[str, Se
 
 def reasons_of(outcome: Ended, release: str) -> Iterator[tuple[str, str]]:
     """Yield how many checks of a command are unavailable, and why; the release is not named in the reason."""
-    if outcome.code == EXIT_ENVIRONMENT or _APART.search(outcome.line):
+    if outcome.code == EXIT_ENVIRONMENT or _UNJUDGED.search(outcome.line):
         counted = re.search(r"\[1\] (\d+) checks?: (.*)", outcome.line)
-        told = [(counted[1], counted[2])] if counted else [("all", outcome.line)]
+        reasons = [(counted[1], counted[2])] if counted else [("all", outcome.line)]
     else:
-        told = [(count, reason) for count, _, reason in (one.partition(" ") for one in outcome.why)]
+        reasons = [(count, reason) for count, _, reason in (one.partition(" ") for one in outcome.why)]
     of_release = re.compile(rf"torch {re.escape(release)}(?:\+\w+)?(?=\W)")
-    for count, reason in told:
+    for count, reason in reasons:
         yield count, of_release.sub("torch", _AROUND.sub("", _AROUND.sub("", reason))).removeprefix("unavailable: ")
 
 

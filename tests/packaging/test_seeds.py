@@ -54,7 +54,9 @@ def known() -> list[str]:
 
 
 def test_every_check_that_a_row_names_exists(known: list[str]) -> None:
-    named = {one for row in SEEDS.rows(DATA) for one in re.findall(r"`([^`]+)`", row.said) if not COMMAND.match(one)}
+    named = {
+        one for row in SEEDS.rows(DATA) for one in re.findall(r"`([^`]+)`", row.explanation) if not COMMAND.match(one)
+    }
     assert len(named) > 50
     assert [one for one in sorted(named) if not any(fnmatchcase(check, one) for check in known)] == []
 
@@ -67,7 +69,7 @@ def test_every_test_of_every_release_has_one_row_and_every_row_is_of_a_test() ->
 
 def test_what_covers_a_test_is_a_check_or_a_command_and_a_refusal_has_a_reason() -> None:
     for row in SEEDS.rows(DATA):
-        assert "`" in row.said if row.covered else len(row.said.split()) > 5, row
+        assert "`" in row.explanation if row.covered else len(row.explanation.split()) > 5, row
 
 
 def test_the_seeds_that_checks_name_are_tests_of_torch_and_covered() -> None:
