@@ -42,7 +42,7 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 #: The marks of tests that are skipped unless -m names them, the longest first, and the command that runs each.
-_ASKED_FOR = {
+_COMMANDS = {
     "nightly": "python -m pytest -m nightly -o faulthandler_timeout=7200",
     "slow": "python -m pytest -n 2 -m slow",
 }
@@ -65,11 +65,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Simulate an hour's wait for a worker if a file exists, and wait normally before that."""
 
-    def tell(file: Path) -> None:
+    def simulate(file: Path) -> None:
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600 * file.exists(), sleep=time.sleep)
         monkeypatch.setattr(worker, "time", clock)
 
-    return tell
+    return simulate
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -77,9 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Skip slow and nightly tests with a reason, unless -m or their id selects them."""
     mark_long_tests(LONG_TESTS, items)
     for item in items:
-        mark = next((name for name in _ASKED_FOR if item.get_closest_marker(name)), None)
+        mark = next((name for name in _COMMANDS if item.get_closest_marker(name)), None)
         if mark is not None and mark not in config.option.markexpr and not _is_named(item, config.args):
-            item.add_marker(pytest.mark.skip(reason=f"{mark}: {_ASKED_FOR[mark]} runs it"))
+            item.add_marker(pytest.mark.skip(reason=f"{mark}: {_COMMANDS[mark]} runs it"))
 
 
 def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:

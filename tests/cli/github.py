@@ -51,11 +51,11 @@ class GitHub:
         jobs: dict[str, Job] = {}
         for name, job in workflow["jobs"].items():
             values = [value for values in job.get("strategy", {}).get("matrix", {}).values() for value in values]
-            told = next(iter(job.get("strategy", {}).get("matrix", {})), "")
+            axis = next(iter(job.get("strategy", {}).get("matrix", {})), "")
             red = any(one.failed for done, one in jobs.items() if done.partition(" ")[0] == job.get("needs"))
             for value in values or [None]:
                 named = name if value is None else f"{name} {value}"
-                matrix = {} if value is None else {told: value}
+                matrix = {} if value is None else {axis: value}
                 runner = _Runner(self, workflow, event, branch, matrix, self.folder / f"{self.runs} {named}")
                 if runner.holds(job.get("if"), failed=red):
                     jobs[named] = runner.run(job)
@@ -152,17 +152,17 @@ class _Runner:
         words = re.findall(r"'[^']*'|[A-Za-z_][\w.-]*(?:\()?|&&|\|\||==|!=|[!(),]|\S", expression)
         known = {"cancelled(": "(False", "always(": "(True", "success(": f"({not failed}", "failure(": f"({failed}"}
         operators = {"&&": "and", "||": "or", "!": "not", "==": "==", "!=": "!=", "(": "(", ")": ")", ",": ","}
-        told = []
+        parts = []
         for word in words:
             if word in known or word in operators:
-                told.append(known.get(word) or operators[word])
+                parts.append(known.get(word) or operators[word])
             elif word == "hashFiles(":
-                told.append("hash_files(")
+                parts.append("hash_files(")
             elif word.startswith("'"):
-                told.append(repr(word[1:-1]))
+                parts.append(repr(word[1:-1]))
             else:
-                told.append(repr(self._named(word)))
-        return eval(" ".join(told), {"__builtins__": {}, "hash_files": self._hash_files})  # noqa: S307 (made of known words)
+                parts.append(repr(self._named(word)))
+        return eval(" ".join(parts), {"__builtins__": {}, "hash_files": self._hash_files})  # noqa: S307 (made of known words)
 
     def _named(self, name: str) -> Any:
         found: Any = self.given

@@ -82,7 +82,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
             strangers.append(value)
         return value
 
-    asked = kwargs.get("device")
+    requested = kwargs.get("device")
     called = tree_map(down, args), tree_map(down, {k: v for k, v in kwargs.items() if k != "pin_memory"})
     copies = func in {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
     if hosts and not copies and any(one.dim() for one in strangers):
@@ -91,7 +91,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     found = func(*called[0], **called[1])
     if func.name() == os.environ.get("PEBBLE_WRONG"):
         found = tree_map(lambda value: value * 1.25 if isinstance(value, Tensor) else value, found)
-    here = torch.device(asked).type == "pebble" if asked is not None else bool(hosts)
+    here = torch.device(requested).type == "pebble" if requested is not None else bool(hosts)
 
     def up(value: Any) -> Any:
         if not isinstance(value, Tensor) or not here:
@@ -106,14 +106,20 @@ if "PEBBLE_CRASHES_IF_COUNTED" in os.environ:
 
     register_device("pebble", SimpleNamespace(peak_memory=lambda *_, **__: os.abort()))
 
-_TOLD = {"device_count": 1, "is_available": True, "is_initialized": True, "current_device": 0, "_is_in_bad_fork": False}
+_CONSTANTS = {
+    "device_count": 1,
+    "is_available": True,
+    "is_initialized": True,
+    "current_device": 0,
+    "_is_in_bad_fork": False,
+}
 MODULE = SimpleNamespace(
     manual_seed_all=lambda _: None,
     synchronize=lambda _=None: None,
     get_rng_state=lambda _=None: torch.get_rng_state(),
     set_rng_state=lambda state, _=None: torch.set_rng_state(state),
     get_amp_supported_dtype=lambda: [torch.bfloat16],
-    **{name: lambda value=value: value for name, value in _TOLD.items()},
+    **{name: lambda value=value: value for name, value in _CONSTANTS.items()},
 )
 setup("pebble", backend_module=MODULE)
 _LIBRARY = torch.library.Library("aten", "IMPL")

@@ -36,24 +36,24 @@ class Block:
     page: str
     language: str
     text: str
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
-    def said(self, word: str) -> str | None:
+    def note(self, word: str) -> str | None:
         """Return the text after a word above the block, None if the word is missing."""
-        found = [one.removeprefix(word).strip() for one in self.told if one.split()[0] == word]
+        found = [one.removeprefix(word).strip() for one in self.notes if one.split()[0] == word]
         return found[0] if found else None
 
     @property
     def reason(self) -> str | None:
         """The reason why it is not run here, None if it is."""
-        if any("executes the next block" in one for one in self.told):
+        if any("executes the next block" in one for one in self.notes):
             return ".ci/run executes it"
-        return self.said("no:")
+        return self.note("no:")
 
     @property
     def exits(self) -> set[int]:
         """The allowed exit codes of a line."""
-        return {int(code) for code in (self.said("exit") or "0").split()}
+        return {int(code) for code in (self.note("exit") or "0").split()}
 
     def lines(self) -> Iterator[str]:
         """Yield its commands, each with its continuation lines."""
@@ -73,9 +73,9 @@ class Block:
                     command.append(word)
 
 
-def shows(told: str, printed: str) -> bool:
+def shows(expected: str, printed: str) -> bool:
     """Return whether a page shows the printed words, with any numbers and profile; ``…`` is any text."""
-    parts = [re.escape(part.strip("\n")) for part in _unnumbered(told).split("…")]
+    parts = [re.escape(part.strip("\n")) for part in _unnumbered(expected).split("…")]
     return re.search(r"[^\0]*?".join(parts), _unnumbered(printed)) is not None
 
 

@@ -86,9 +86,9 @@ def test_what_is_not_run_says_why() -> None:
 @pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_every_command_of_a_page_is_followed_by_its_output(page: Path) -> None:
     for block, behind in pairwise([*blocks(page), None]):
-        if block is not None and block.language == "sh" and block.reason is None and block.said("silent") is None:
+        if block is not None and block.language == "sh" and block.reason is None and block.note("silent") is None:
             assert behind is not None, block.text
-            assert behind.said("output") is not None, block.text
+            assert behind.note("output") is not None, block.text
 
 
 @pytest.mark.parametrize("page", sorted({one.page for one in ALL if one.language == "toml"}))
@@ -171,24 +171,24 @@ def interrupted(line: str, folder: Path, file: str) -> str:
 
 def run_as_expected(block: Block, folder: Path) -> str:
     """Do with a block what its reader does with it, and return what it prints."""
-    if block.said("apart") is not None:
+    if block.note("apart") is not None:
         folder = Path(shutil.copytree(folder, folder.with_name("apart")))
-    path = block.said("file")
+    path = block.note("file")
     if path is not None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(block.text, encoding="utf-8")
-    elif (last := block.said("last")) is not None:
+    elif (last := block.note("last")) is not None:
         kept = (folder / last).read_text(encoding="utf-8").splitlines()[:-1]
         (folder / last).write_text("\n".join([*kept, block.text]), encoding="utf-8")
-    elif (results := block.said("ctrl-c")) is not None:
+    elif (results := block.note("ctrl-c")) is not None:
         return "".join(interrupted(line, folder, results) for line in block.lines())
     elif block.language == "sh":
         asked = [(quick(line), {EXIT_INCOMPLETE} if quick(line) != line else set()) for line in block.lines()]
         return "".join(typed(line, folder, block.exits | incomplete) for line, incomplete in asked)
-    elif block.said("compiles") is not None:
+    elif block.note("compiles") is not None:
         compile(block.text, block.page, "exec")
     elif block.language == "python":
-        tests = block.said("pytest") is not None
+        tests = block.note("pytest") is not None
         (folder / "test_block.py").write_text(block.text, encoding="utf-8")
         line = "pytest -q -p no:cacheprovider test_block.py" if tests else "python test_block.py"
         return typed(line, folder, block.exits)
@@ -212,7 +212,7 @@ def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path)
     supposed(tmp_path, reports)
     printed = ""
     for block in blocks(page):
-        if block.said("output") is not None:
+        if block.note("output") is not None:
             assert shows(block.text, printed), f"{page.name} shows\n{block.text}\nand this is printed\n{printed}"
             printed = ""
         elif block.reason is None:

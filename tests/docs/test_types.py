@@ -21,9 +21,9 @@ NAMES = {
 
 def typed_blocks(page: Path) -> list[tuple[str, Block]]:
     """Return the Python blocks of a page that stand by themselves, each with the name of its file."""
-    python = [one for one in blocks(page) if one.language == "python" and one.said("last") is None]
+    python = [one for one in blocks(page) if one.language == "python" and one.note("last") is None]
     names = NAMES.get(page.name, [f"block_{place}.py" for place in range(len(python))])
-    return [pair for pair in zip(names, python, strict=True) if pair[1].said("untyped:") is None]
+    return [pair for pair in zip(names, python, strict=True) if pair[1].note("untyped:") is None]
 
 
 PAGES = [page for page in pages() if typed_blocks(page)]

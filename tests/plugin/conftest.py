@@ -19,8 +19,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     A module with ``IN_TWO = True`` runs with two processes in CI, because they could differ; others run with one.
     """
     if "processes" in metafunc.fixturenames:
-        apart = getattr(metafunc.module, "IN_TWO", False)
-        two = pytest.param(("-n2",), id="n2", marks=() if apart else pytest.mark.nightly)
+        in_two = getattr(metafunc.module, "IN_TWO", False)
+        two = pytest.param(("-n2",), id="n2", marks=() if in_two else pytest.mark.nightly)
         metafunc.parametrize("processes", [pytest.param((), id="plain"), pytest.param(("-n0",), id="n0"), two])
 
 

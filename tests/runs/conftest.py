@@ -47,7 +47,7 @@ class Run:
         return {result["check"]: result for result in self.report["results"]}
 
     @property
-    def told(self) -> dict[str, tuple[str, str | None]]:
+    def verdicts(self) -> dict[str, tuple[str, str | None]]:
         """Status and kind by check."""
         return {check: (result["status"], result["kind"]) for check, result in self.results.items()}
 

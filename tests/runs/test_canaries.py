@@ -105,7 +105,7 @@ def test_what_patches_its_judge_has_no_result_that_counts(
     source, reason = CHEATS[cheat]
     (tmp_path / "target.py").write_text(ZEROS + source, encoding="utf-8")
     run = judged("target.py", *CHECKS)
-    assert run.told == {MLP: ("error", "environment"), LINEAR: ("error", "environment")}
+    assert run.verdicts == {MLP: ("error", "environment"), LINEAR: ("error", "environment")}
     assert all(reason in result["message"] for result in run.results.values())
     assert run.code == 4
 
@@ -126,7 +126,7 @@ def test_a_library_that_wraps_modules_and_is_right_is_not_accused(judged: Callab
     )
     (tmp_path / "target.py").write_text(RIGHT + patch, encoding="utf-8")
     run = judged("target.py", *CHECKS)
-    assert run.told == {MLP: ("passed", None), LINEAR: ("passed", None)}
+    assert run.verdicts == {MLP: ("passed", None), LINEAR: ("passed", None)}
 
 
 class PatchesLate:

@@ -29,7 +29,7 @@ def test_a_fork_that_comes_back_in_the_child_fails_its_check_and_runs_nothing_tw
     judged: Judged, how: tuple[str, ...]
 ) -> None:
     run = judged(f"{HOSTILE}:comes_back_twice", *TWO, *how)
-    assert run.told == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
+    assert run.verdicts == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
     assert (run.code, len(run.report["results"])) == (1, 2)
     told = "the implementation forked, and its call came back in the child as well; the child was ended"
     assert told in run.results[MLP]["message"]
@@ -38,7 +38,7 @@ def test_a_fork_that_comes_back_in_the_child_fails_its_check_and_runs_nothing_tw
 @EITHER
 def test_a_fork_that_ends_by_itself_accuses_nobody(judged: Judged, how: tuple[str, ...]) -> None:
     run = judged(f"{HOSTILE}:forks_for_work", *TWO, *how)
-    assert run.told == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
+    assert run.verdicts == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
 
 
 @EITHER
@@ -49,14 +49,14 @@ def test_what_a_target_raises_is_the_failure_of_its_check_whatever_it_is(
     judged: Judged, how: tuple[str, ...], name: str, kind: str
 ) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO, *how)
-    assert run.told == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
+    assert run.verdicts == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
     assert run.code == 1
     assert f"raised {kind}" in run.results[MLP]["message"]
 
 
 def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Judged) -> None:
     run = judged(f"{HOSTILE}:writes_to_256_files", *TWO)
-    assert run.told == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
+    assert run.verdicts == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_a_target_does_to_the_pipes_of_its_process_is_told_of_the_check_at_
     judged: Judged, name: str, told: str
 ) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO)
-    assert run.told == {MLP: ("failed", "crash"), LOSS: ("failed", "crash")}, run.err
+    assert run.verdicts == {MLP: ("failed", "crash"), LOSS: ("failed", "crash")}, run.err
     assert (run.code, run.report["summary"]["not_run"]) == (1, 0)
     assert run.results[MLP]["message"].startswith(told)
 
@@ -95,7 +95,7 @@ def test_no_process_that_a_target_has_started_outlives_the_run(
     judged: Judged, tmp_path: Path, name: str, told: tuple[str, str | None]
 ) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO, HOSTILE_MARK=str(tmp_path))
-    assert run.told == {MLP: told, LOSS: told}, run.err
+    assert run.verdicts == {MLP: told, LOSS: told}, run.err
     assert running_with(str(tmp_path)) == []
 
 

@@ -56,7 +56,7 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
         """
     )
     run = judged(name, *checks(CONV, LINEAR, PAIR, RESIDUAL, MLP, LOSS), "--check-timeout", "10", "-v")
-    assert run.told == {
+    assert run.verdicts == {
         CONV: ("failed", "crash"),
         LINEAR: ("failed", "hang"),
         PAIR: ("failed", "crash"),
@@ -99,7 +99,7 @@ def test_what_plain_autograd_does_as_well_accuses_nobody(judged: Judged, target:
         """
     )
     run = judged(name, *checks(CONV, MLP))
-    assert run.told == {CONV: ("error", "environment"), MLP: ("passed", None)}
+    assert run.verdicts == {CONV: ("error", "environment"), MLP: ("passed", None)}
     assert run.code == 4
     assert run.results[CONV]["message"].startswith(
         "the process was killed by SIGABRT; the same happens with plain autograd"
@@ -115,7 +115,7 @@ def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(j
         """
     )
     run = judged(name, *checks(CONV, LINEAR, MLP, RESIDUAL))  # two calls each
-    assert run.told == {
+    assert run.verdicts == {
         CONV: ("passed", None), LINEAR: ("passed", None), MLP: ("error", "environment"), RESIDUAL: ("passed", None),
     }  # fmt: skip
     told = "the process was killed by SIGABRT; run again alone, the check passed"
@@ -236,6 +236,6 @@ def test_a_target_that_changes_in_the_middle_is_judged_no_further(judged: Judged
         """
     )
     run = judged(name, *checks(CONV, LINEAR, MLP))
-    assert run.told == {CONV: ("passed", None)}
+    assert run.verdicts == {CONV: ("passed", None)}
     assert (run.code, run.report["verdict"], run.report["summary"]["not_run"]) == (4, "incomplete", 2)
     assert "The run was stopped: a new worker could not continue the run: target changed during the" in run.out

@@ -42,7 +42,7 @@ def test_what_strikes_at_the_nth_operation_accuses_no_implementation(
 ) -> None:
     run = on_simx(CHECKS, **{variable: "400"})
     assert sorted(run.results) == CHECKS.split(",")
-    assert set(run.told.values()) == {("passed", None), ("error", "environment")}
+    assert set(run.verdicts.values()) == {("passed", None), ("error", "environment")}
     assert (run.code, run.report["summary"]["not_run"]) == (4, 0)
     struck = [result["message"] for result in run.results.values() if result["status"] == "error"]
     assert all(message.startswith(f"{said}; run again alone, the check passed") for message in struck)
@@ -62,5 +62,5 @@ def test_a_device_without_memory_is_the_environments_and_plain_autograds_as_well
 def test_an_abort_when_all_is_done_changes_no_verdict(judged: Judged) -> None:
     words = ("reference-split", "--device", "simx:0", "--checks", "full.gradients.mlp,full.gradients.conv2d")
     run = judged(*words, SIMX_ABORT_AT_EXIT="1")
-    assert set(run.told.values()) == {("passed", None)}
-    assert (len(run.told), run.report["summary"]["not_run"], run.code) == (2, 0, 5)
+    assert set(run.verdicts.values()) == {("passed", None)}
+    assert (len(run.verdicts), run.report["summary"]["not_run"], run.code) == (2, 0, 5)

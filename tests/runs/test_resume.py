@@ -55,7 +55,7 @@ def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
     assert "environment.variables.OMP_NUM_THREADS is '1' in the file and '2' here" in refused.err
 
     run = judged("--resume", "run.ndjson", name, "--seed", "3")
-    assert run.told == dict.fromkeys(CHECKS, ("passed", None))
+    assert run.verdicts == dict.fromkeys(CHECKS, ("passed", None))
     assert (run.report["seed"], run.report["summary"]["not_run"]) == (3, 0)
     records = [json.loads(line) for line in kept.read_bytes().splitlines()]
     assert Counter(record["check"] for record in records if record["record"] == "result") == Counter(CHECKS)

@@ -41,14 +41,14 @@ def main(project: str, mode: str, paths: Sequence[str]) -> None:
     """Run the files one by one."""
     from rights import right_of  # noqa: PLC0415 (it imports torch, and this file is a script)
 
-    told = []
+    outcomes = []
     for path in paths:
         seen, name = Seen(path), Path(path).stem.removeprefix("test_")
         with right_of(project, name) if mode == "right" else contextlib.nullcontext():
             options = ["-q", "--import-mode=importlib", "-c", os.devnull, "--rootdir", str(Path(path).parent)]
             pytest.main([path, *options, "-p", "no:cacheprovider", "-p", "no:gradconform"], plugins=[seen])
-        told.append(seen.ended)
-    print("\n" + json.dumps(told), flush=True)  # noqa: T201 (its output is what it is for)
+        outcomes.append(seen.ended)
+    print("\n" + json.dumps(outcomes), flush=True)  # noqa: T201 (its output is what it is for)
     os._exit(0)  # a library's worker threads may abort the interpreter's own ending
 
 
