@@ -45,8 +45,8 @@ def _section(title: str, *content: nodes.Node) -> nodes.section:
 def _terms(rows: _Rows) -> list[nodes.Node]:
     """Return a list of terms and what is said of each; nothing where there is none."""
     items = [
-        nodes.definition_list_item("", nodes.term("", "", nodes.literal("", term)), nodes.definition("", *said))
-        for term, said in rows
+        nodes.definition_list_item("", nodes.term("", "", nodes.literal("", term)), nodes.definition("", *meaning))
+        for term, meaning in rows
     ]
     return [nodes.definition_list("", *items)] if items else []
 
@@ -75,32 +75,32 @@ class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return a section for each."""
         os.environ["COLUMNS"] = _COLUMNS
-        return [self._told(name, one) for name, one in commands(parser())]
+        return [self._content(name, one) for name, one in commands(parser())]
 
     @staticmethod
-    def _told(name: str, one: argparse.ArgumentParser) -> nodes.Node:
+    def _content(name: str, one: argparse.ArgumentParser) -> nodes.Node:
         usage = one.format_usage().removeprefix("usage: ").strip()
         epilog = (one.epilog or "").replace(EXIT_CODES, "").strip()
         return _section(
             name,
             _paragraph(" ".join((one.description or "").split())),
             nodes.literal_block(usage, usage, language="text"),
-            *_terms((typed, [_paragraph(" ".join(said.split()))]) for typed, said in options(one)),
+            *_terms((typed, [_paragraph(" ".join(meaning.split()))]) for typed, meaning in options(one)),
             *([nodes.literal_block(epilog, epilog, language="text")] if epilog else []),
         )
 
 
 def exit_codes() -> dict[int, str]:
     """Return what each exit code says; raise ``ValueError`` where help and ``gradconform.exits`` have others."""
-    told = {
-        int(code): " ".join(said.split())
-        for code, said in re.findall(r"^  (\d+) +(.*(?:\n {7,}.*)*)", EXIT_CODES, re.MULTILINE)
+    meanings = {
+        int(code): " ".join(meaning.split())
+        for code, meaning in re.findall(r"^  (\d+) +(.*(?:\n {7,}.*)*)", EXIT_CODES, re.MULTILINE)
     }
     known = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
-    if set(told) != known:
-        msg = f"help tells of the exit codes {sorted(told)}, gradconform.exits has {sorted(known)}"
+    if set(meanings) != known:
+        msg = f"help tells of the exit codes {sorted(meanings)}, gradconform.exits has {sorted(known)}"
         raise ValueError(msg)
-    return told
+    return meanings
 
 
 class ExitCodes(SphinxDirective):
@@ -108,7 +108,7 @@ class ExitCodes(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a list of them."""
-        return _terms((str(code), [_paragraph(said)]) for code, said in exit_codes().items())
+        return _terms((str(code), [_paragraph(meaning)]) for code, meaning in exit_codes().items())
 
 
 def _form(schema: dict[str, Any]) -> str:
@@ -120,9 +120,9 @@ def _form(schema: dict[str, Any]) -> str:
     if "const" in schema or "enum" in schema:
         return "one of " * ("enum" in schema) + ", ".join(map(json.dumps, schema.get("enum", [schema.get("const")])))
     kind = schema.get("type", "any value")
-    told = " or ".join(kind) if isinstance(kind, list) else kind
+    kinds = " or ".join(kind) if isinstance(kind, list) else kind
     inner = schema.get("items") or schema.get("additionalProperties")
-    return f"{told} of {_form(inner)}" if isinstance(inner, dict) and inner else str(told)
+    return f"{kinds} of {_form(inner)}" if isinstance(inner, dict) and inner else str(kinds)
 
 
 class Schema(SphinxDirective):
@@ -132,10 +132,10 @@ class Schema(SphinxDirective):
         """Return a section for the report and one for each part."""
         schema = json.loads((files("gradconform.reading") / "report-1.schema.json").read_text(encoding="utf-8"))
         parts = {"report": schema, **schema["$defs"]}
-        return [_section(name, *self._told(part)) for name, part in parts.items()]
+        return [_section(name, *self._content(part)) for name, part in parts.items()]
 
     @staticmethod
-    def _told(part: dict[str, Any]) -> Iterator[nodes.Node]:
+    def _content(part: dict[str, Any]) -> Iterator[nodes.Node]:
         if "description" in part:
             yield _paragraph(part["description"])
         required = part.get("required", [])
