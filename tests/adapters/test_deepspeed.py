@@ -16,7 +16,7 @@ def groups() -> int:
     return len(torch.distributed.distributed_c10d._world.pg_map)
 
 
-def test_groups_of_processes_end_with_their_session_or_where_none_is_opened() -> None:
+def test_process_groups_are_closed_with_the_session() -> None:
     try:
         first = groups()
     except TargetError as error:

@@ -61,7 +61,7 @@ class Adapter(StageTarget):
         return super().open(stage, spec)
 
 
-def test_weight_gradients_that_b_leaves_in_a_store_are_a_failure_of_the_target() -> None:
+def test_weight_gradients_that_b_never_flushes_are_a_target_failure() -> None:
     report = check_stage_backward(Adapter(NeverFlushed), checks=CHECKS)
     assert {result.check: result.status for result in report} == {
         "accumulate.in_flight.full": "failed",
@@ -84,14 +84,12 @@ def test_weight_gradients_that_b_leaves_in_a_store_are_a_failure_of_the_target()
         (Slipping, "AttributeError"),
     ],
 )
-def test_an_adapter_that_is_wrong_itself_stays_an_error_of_the_adapter(
-    session: type[DelayedSession], told: str
-) -> None:
+def test_a_wrong_adapter_is_an_adapter_error_at_pre_flight(session: type[DelayedSession], told: str) -> None:
     (result,) = check_stage_backward(Adapter(session), checks="full.gradients.mlp")
     assert (result.status, result.kind) == ("error", "adapter")
     assert "failed its pre-flight (one Linear, one micro-batch, F0 B0): " in result.message
     assert told in result.message
 
 
-def test_the_mended_store_is_right() -> None:
+def test_the_fixed_store_passes() -> None:
     assert {result.status for result in check_stage_backward(delayed, checks=CHECKS)} == {"passed"}

@@ -41,7 +41,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> s
 
 
 @pytest.mark.parametrize("absent", LIBRARIES, indirect=True)
-def test_an_absent_library_is_unsupported_and_told_with_the_command_that_installs_it(absent: str) -> None:
+def test_a_missing_library_is_unsupported_and_the_install_command_is_shown(absent: str) -> None:
     with pytest.raises(TargetNotInstalledError) as raised:
         resolve(absent)
     assert str(raised.value).startswith(f"target {absent!r} is unsupported here: ")
@@ -49,7 +49,7 @@ def test_an_absent_library_is_unsupported_and_told_with_the_command_that_install
 
 
 @pytest.mark.parametrize("command", ["run", "fuzz"])
-def test_the_command_ends_with_the_code_of_the_environment(command: str, tmp_path: Path) -> None:
+def test_a_missing_library_gives_the_environment_exit_code(command: str, tmp_path: Path) -> None:
     shadow = "raise ModuleNotFoundError(\"No module named 'torchgpipe'\", name='torchgpipe')"
     (tmp_path / "torchgpipe.py").write_text(shadow, encoding="utf-8")
     done = subprocess.run(
@@ -66,13 +66,13 @@ def test_the_command_ends_with_the_code_of_the_environment(command: str, tmp_pat
     )
 
 
-def test_what_an_import_raises_beside_a_missing_module_stays_as_it_is() -> None:
+def test_an_import_error_other_than_a_missing_module_is_raised_unchanged() -> None:
     with pytest.raises(ImportError) as raised, needed("library", "pip install library"):
         raise ImportError("libcudart.so: cannot open shared object file")  # noqa: EM101, TRY003 (as an import says it)
     assert not isinstance(raised.value, NotInstalledError)
 
 
-def test_a_module_that_a_library_lacks_is_named() -> None:
+def test_a_module_missing_from_a_library_is_named() -> None:
     with (
         pytest.raises(NotInstalledError, match=r"library \(einops\) is not installed"),
         needed("library", "pip install x"),

@@ -64,7 +64,7 @@ def test_a_second_weight_pass_is_refused(adapter: Any) -> None:
 
 
 @ADAPTERS
-def test_a_chunk_that_the_schedule_does_not_have_is_refused(adapter: Any) -> None:
+def test_a_chunk_outside_the_schedule_is_refused(adapter: Any) -> None:
     session = opened(adapter)
     with pytest.raises(KeyError, match="2"):
         forward(session, mb=2)
@@ -72,7 +72,7 @@ def test_a_chunk_that_the_schedule_does_not_have_is_refused(adapter: Any) -> Non
 
 @ADAPTERS
 @pytest.mark.parametrize("grads", [(), (torch.ones(7, 3), torch.ones(7, 3)), None, {"y": torch.ones(7, 3)}])
-def test_output_gradients_that_do_not_mirror_the_outputs_are_refused(adapter: Any, grads: Any) -> None:
+def test_output_gradients_that_do_not_match_the_outputs_are_refused(adapter: Any, grads: Any) -> None:
     session = opened(adapter)
     forward(session)
     with pytest.raises((AssertionError, ValueError)):
@@ -89,7 +89,7 @@ def test_an_output_gradient_of_another_shape_names_both_shapes(adapter: Any) -> 
 
 @pytest.mark.parametrize(("first", "last"), [(False, False), (True, False), (False, True), (True, True)])
 @ADAPTERS
-def test_a_stage_stands_where_the_spec_says(adapter: Any, first: bool, last: bool) -> None:  # noqa: FBT001 (parametrised)
+def test_the_stage_position_follows_the_spec(adapter: Any, first: bool, last: bool) -> None:  # noqa: FBT001 (parametrised)
     loss_fn = (lambda outputs, _: outputs.sum()) if last else None
     session = opened(adapter, is_first=first, is_last=last, loss_fn=loss_fn)
     assert (session._stage.is_first, session._stage.is_last) == (first, last)
@@ -98,7 +98,7 @@ def test_a_stage_stands_where_the_spec_says(adapter: Any, first: bool, last: boo
     assert all(isinstance(grad, torch.Tensor) for grad in session.param_grads().values())
 
 
-def test_the_layers_of_a_stage_are_its_own_again_after_close() -> None:
+def test_close_restores_the_layers_of_the_stage() -> None:
     stage = nn.Sequential(nn.Linear(5, 3))
     args, outputs = (torch.randn(7, 5),), torch.zeros(7, 3)
     names = [name for name, _ in stage.named_parameters()]
@@ -110,7 +110,7 @@ def test_the_layers_of_a_stage_are_its_own_again_after_close() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-stage", "torch-dw-builder"])
-def test_a_report_tells_version_and_file_of_torch(name: str) -> None:
+def test_a_report_has_the_version_and_file_of_torch(name: str) -> None:
     target = resolve(name)
     assert target.version == torch.__version__
     assert (target.file or "").endswith("torch/distributed/pipelining/stage.py")
@@ -127,6 +127,6 @@ dist.destroy_process_group()
 """
 
 
-def test_a_process_group_that_is_there_is_used_and_left_alone() -> None:
+def test_an_existing_process_group_is_used_and_not_destroyed() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_GROUP_OF_ANOTHER], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -34,7 +34,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("position", [0, 1], ids=["full", "split"])
-def test_the_page_leads_to_what_it_says(position: int, folder: Path) -> None:
+def test_the_page_shows_the_output_of_its_commands(position: int, folder: Path) -> None:
     done = run(folder, *block("sh", position).split())
     assert (done.returncode, done.stderr) == (0, "")
     # The contract grows: how many checks it has is not what the page is about.
@@ -42,7 +42,7 @@ def test_the_page_leads_to_what_it_says(position: int, folder: Path) -> None:
     assert re.sub(r"\d+", "N", done.stdout.splitlines()[-1]) == re.sub(r"\d+", "N", told)
 
 
-def test_a_weight_that_is_left_twice_is_a_failure_of_the_engine(folder: Path) -> None:
+def test_a_weight_gradient_stored_twice_is_an_engine_failure(folder: Path) -> None:
     wrong = block("python", 3).replace("self.waiting[mb] = list(self.left)", "self.waiting[mb] = 2 * self.left")
     assert wrong != block("python", 3)
     (folder / "twice.py").write_text(wrong, encoding="utf-8")
@@ -54,13 +54,13 @@ def test_a_weight_that_is_left_twice_is_a_failure_of_the_engine(folder: Path) ->
     assert "error: adapter" not in done.stdout
 
 
-def test_what_takes_trees_apart_does_what_the_page_says() -> None:
+def test_the_page_imports_the_tree_functions() -> None:
     names: dict[str, Any] = {}
     exec(block("python", 5), names)  # noqa: S102 (the page is the project's own)
     assert {"as_tuple", "flattened", "map_leaves"} <= names.keys()
 
 
-def test_a_session_refuses_as_the_page_says(folder: Path) -> None:
+def test_the_refusal_example_of_the_page_works(folder: Path) -> None:
     (folder / "refusal.py").write_text(block("python"), encoding="utf-8")
     adapter = block("python", 2).replace("        outputs = self", "        refuse_empty(args)\n        outputs = self")
     (folder / "refusing.py").write_text(f"from refusal import refuse_empty\n{adapter}", encoding="utf-8")
@@ -73,7 +73,7 @@ def test_the_adapter_has_less_than_50_lines() -> None:
     assert len(block("python", 2).splitlines()) < 50
 
 
-def test_an_adapter_that_gets_a_linear_wrong_is_told_by_its_pre_flight(folder: Path) -> None:
+def test_an_adapter_that_fails_on_a_linear_fails_its_pre_flight(folder: Path) -> None:
     wrong = block("python", 2).replace("tuple(self.engine", "tuple(2 * grad for grad in self.engine")
     assert wrong != block("python", 2)
     (folder / "wrong.py").write_text(wrong, encoding="utf-8")
@@ -83,7 +83,7 @@ def test_an_adapter_that_gets_a_linear_wrong_is_told_by_its_pre_flight(folder: P
     assert "error: adapter" in done.stdout
 
 
-def test_what_the_page_says_of_an_entry_point_is_the_group_that_is_read() -> None:
+def test_the_page_names_the_entry_point_group_that_is_read() -> None:
     from gradconform.target.resolve import ENTRY_POINTS  # noqa: PLC0415 (it imports torch)
 
     assert f'[project.entry-points."{ENTRY_POINTS}"]' in block("toml")

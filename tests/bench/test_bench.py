@@ -57,7 +57,7 @@ def told(tmp_path: Path, *results: dict[str, Any]) -> CommandReport:
     return report_of_command(("run", "x"), 1, 2.0, path, "")
 
 
-def test_the_cause_is_the_one_that_most_failed_checks_tell(tmp_path: Path) -> None:
+def test_the_cause_of_most_failed_checks_is_first(tmp_path: Path) -> None:
     seen = told(
         tmp_path,
         result("a", "failed", "missing"),
@@ -70,19 +70,19 @@ def test_the_cause_is_the_one_that_most_failed_checks_tell(tmp_path: Path) -> No
     assert not seen.silent
 
 
-def test_where_one_of_two_causes_is_told_both_count(tmp_path: Path) -> None:
+def test_both_alternatives_of_an_ambiguous_cause_are_counted(tmp_path: Path) -> None:
     inner = [{"kind": "missing"}, {"kind": "only"}]
     seen = told(tmp_path, result("a", "failed", "either", causes=inner))
     assert dict(seen.causes) == {"missing": 1, "only": 1}
 
 
-def test_a_command_without_a_report_found_nothing_and_is_not_silent(tmp_path: Path) -> None:
+def test_a_command_without_a_report_finds_nothing_and_is_not_silent(tmp_path: Path) -> None:
     seen = report_of_command(("run", "x"), 2, 0.1, tmp_path / "none.json", "no such\ntarget")
     assert seen.errors == ("no report: no such target",)
     assert (seen.silent, seen.failed, seen.causes) == (False, (), ())
 
 
-def test_nothing_judged_is_not_silence(tmp_path: Path) -> None:
+def test_a_report_with_no_judged_check_is_not_silent(tmp_path: Path) -> None:
     assert not told(tmp_path, result("a", "unsupported")).silent
     assert told(tmp_path, result("a", "passed")).silent
 
@@ -97,7 +97,7 @@ def test_nothing_judged_is_not_silence(tmp_path: Path) -> None:
         (("missing",), {"missed": "So."}, False),
     ],
 )
-def test_an_outcome_is_held_against_its_record(
+def test_an_outcome_is_compared_with_its_record(
     causes: tuple[str, ...], record: dict[str, str], *, expected: bool
 ) -> None:
     defect = replace(some(), causes=causes, missed="", otherwise="")
@@ -108,14 +108,14 @@ def test_an_outcome_is_held_against_its_record(
     ("causes", "cause"),
     [((("only", 2), ("missing", 2)), "missing"), ((("only", 3), ("missing", 2)), "only"), ((), None)],
 )
-def test_of_causes_with_equally_many_checks_the_expected_one_counts(
+def test_if_causes_have_equal_counts_the_expected_cause_wins(
     causes: tuple[tuple[str, int], ...], cause: str | None
 ) -> None:
     outcome = Outcome(replace(some(), causes=("missing",)), replace(WRONG, causes=causes), RIGHT)
     assert (outcome.cause, outcome.right_cause) == (cause, cause == "missing")
 
 
-def test_an_accused_mended_version_is_never_as_recorded() -> None:
+def test_a_failing_fixed_version_never_matches_the_record() -> None:
     assert not Outcome(replace(some(), causes=("missing",), missed="", otherwise=""), WRONG, WRONG).as_recorded
 
 
@@ -134,14 +134,14 @@ def handful() -> dict[str, Outcome]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HANDFUL)
-def test_a_real_defect_is_found_with_its_cause_and_its_mended_version_is_not_accused(
+def test_a_real_defect_is_found_with_its_cause_and_its_fixed_version_passes(
     handful: dict[str, Outcome], name: str
 ) -> None:
     outcome = handful[name]
     assert (outcome.found, outcome.right_cause, outcome.silent) == (True, True, True), outcome.to_dict()
 
 
-def test_the_list_names_each_defect_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_each_defect_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--list", "pytorch-1[34]*"]) == EXIT_CONFORMS
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
@@ -150,7 +150,7 @@ def test_the_list_names_each_defect_and_runs_nothing(capsys: pytest.CaptureFixtu
     assert "https://github.com/pytorch/pytorch/issues/142229" in "".join(lines)
 
 
-def test_a_class_chooses_its_defects() -> None:
+def test_a_class_selects_its_defects() -> None:
     areas = {defect.area for defect in command.chosen_defects(["kernels"])}
     assert areas == {"kernels"}
 
@@ -163,7 +163,7 @@ def test_a_class_chooses_its_defects() -> None:
         (["bench", "--json", "a.json", "--list"], "not allowed with argument"),
     ],
 )
-def test_what_cannot_be_asked_is_told(
+def test_invalid_bench_arguments_are_refused_with_a_reason(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,9 @@ def told_at_once(*outcomes: Outcome, then: type[BaseException] | None = None) ->
     return judge
 
 
-def test_ctrl_c_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_reports_the_defects_judged_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     defect = replace(DEFECTS["rae-67"], causes=("missing",))
     monkeypatch.setattr(command, "judge_bench", told_at_once(Outcome(defect, WRONG, RIGHT), then=KeyboardInterrupt))
     assert main(["bench", "rae-67", "verl-7493"]) == EXIT_INTERRUPTED
@@ -203,7 +205,7 @@ def test_ctrl_c_tells_what_is_known(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert lines[-1].startswith("1 of 1 defects found, 1 of these with the right cause; 0 of 1 fixed versions accused")
 
 
-def test_what_is_not_as_recorded_decides_the_exit_code_and_stands_in_json(
+def test_an_outcome_unlike_its_record_sets_the_exit_code_and_is_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "judge_bench", told_at_once(Outcome(DEFECTS["rae-67"], RIGHT, WRONG)))
@@ -248,13 +250,13 @@ def lives(process: str) -> bool:
         return False
 
 
-def test_a_command_that_raises_found_nothing_and_is_told_with_what_it_said() -> None:
+def test_a_command_that_raises_finds_nothing_and_its_error_is_reported() -> None:
     (outcome,) = judged_by("time:sleep")  # which takes no words
     assert (outcome.found, outcome.silent, outcome.broken.exit_code) == (False, False, EXIT_KIT)
     assert "TypeError" in outcome.broken.errors[0]
 
 
-def test_the_time_of_processors_is_told_of_each_command_and_of_all() -> None:
+def test_processor_time_is_reported_per_command_and_in_total() -> None:
     outcomes = judged_by("builtins:len")
     bench = Bench(planned=[], outcomes=outcomes, seconds=1.0, workers=1, environment={})
     assert outcomes[0].broken.processor > 0.0
@@ -268,7 +270,7 @@ def judged_by(command: str) -> list[Outcome]:
     return found
 
 
-def test_a_command_that_takes_too_long_is_ended() -> None:
+def test_a_command_that_exceeds_its_time_is_killed() -> None:
     process = os.posix_spawn("/bin/sleep", ["sleep", "600"], os.environ, setsid=True)
     running = {process: _Running(7, time.monotonic(), time.monotonic())}
     while (ended := _ended(running)) is None:
@@ -276,7 +278,7 @@ def test_a_command_that_takes_too_long_is_ended() -> None:
     assert (ended["number"], ended["code"], running) == (7, -signal.SIGKILL, {})
 
 
-def test_a_run_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
     begun, target = tmp_path / "begun", tmp_path / "slow.py"
     target.write_text(
         "import os, pathlib, time\n"

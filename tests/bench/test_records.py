@@ -21,7 +21,7 @@ EACH = pytest.mark.parametrize("defect", DEFECTS.values(), ids=DEFECTS)
 KINDS = {*get_args(Kind), *(one.name.lower() for one in Mistake)}
 
 
-def test_there_are_at_least_forty() -> None:
+def test_the_bench_has_at_least_forty_records() -> None:
     assert len(DEFECTS) >= 40
 
 
@@ -32,7 +32,7 @@ def test_two_records_of_one_name_are_refused() -> None:
 
 
 @EACH
-def test_a_record_says_where_what_and_which_versions(defect: Defect) -> None:
+def test_a_record_has_link_area_versions_and_full_sentences(defect: Defect) -> None:
     assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", defect.link)
     assert all((defect.area, defect.had, defect.fixed_in))
     for sentence in filter(None, (defect.seen, defect.fault, defect.missed, defect.otherwise)):
@@ -41,24 +41,24 @@ def test_a_record_says_where_what_and_which_versions(defect: Defect) -> None:
 
 
 @EACH
-def test_its_command_is_one_of_the_kit_with_one_target(defect: Defect) -> None:
+def test_each_record_command_is_a_kit_command_with_one_target(defect: Defect) -> None:
     assert defect.command.count(TARGET) == 1
     parser().parse_args(defect.words(defect.broken))
 
 
 @EACH
-def test_its_causes_are_causes_or_kinds_of_finding(defect: Defect) -> None:
+def test_each_record_cause_is_a_known_cause_or_kind_of_finding(defect: Defect) -> None:
     assert defect.causes
     assert set(defect.causes) <= KINDS
 
 
 @EACH
-def test_what_is_missed_is_not_told_another_cause_as_well(defect: Defect) -> None:
+def test_a_missed_record_has_no_alternative_cause(defect: Defect) -> None:
     assert not (defect.missed and defect.otherwise)
 
 
 @EACH
-def test_its_two_targets_are_there_and_differ(defect: Defect) -> None:
+def test_the_two_targets_of_a_record_exist_and_differ(defect: Defect) -> None:
     found = [target_of(target) for target in (defect.broken, defect.fixed)]
     assert found[0] is not found[1]
     assert defect.broken != defect.fixed
@@ -70,7 +70,7 @@ def target_of(target: str) -> Any:
     return getattr(importlib.import_module(module), name) if name else target
 
 
-def test_what_is_rebuilt_is_code_of_the_bench() -> None:
+def test_rebuilt_defects_use_code_of_the_bench() -> None:
     rebuilt = [defect.broken for defect in DEFECTS.values() if not defect.real]
     assert rebuilt
     assert [target for target in rebuilt if not target.startswith("gradconform.bench.code.")] == []
@@ -90,7 +90,7 @@ def test_the_page_has_every_miss_with_the_reason() -> None:
     assert [n for n, one in DEFECTS.items() if (one.missed or one.otherwise) not in missed] == []
 
 
-def test_the_page_counts_what_the_records_expect() -> None:
+def test_the_page_counts_match_the_records() -> None:
     found = sum(not defect.missed for defect in DEFECTS.values())
     assert f"| defects found (recall) | {found} of {len(DEFECTS)} " in PAGE
     right = sum(not (defect.missed or defect.otherwise) for defect in DEFECTS.values())
@@ -98,6 +98,6 @@ def test_the_page_counts_what_the_records_expect() -> None:
     assert f"| fixed versions accused | 0 of {len(DEFECTS)} |" in PAGE
 
 
-def test_every_miss_stands_in_the_limits_or_among_the_escapes() -> None:
+def test_every_miss_is_listed_in_limits_or_escapes() -> None:
     pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("limits.md", "escapes.md"))
     assert [name for name, defect in DEFECTS.items() if defect.missed and defect.link not in pages] == []

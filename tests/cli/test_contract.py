@@ -44,7 +44,7 @@ def test_every_seed_of_a_check_is_a_row_of_the_seed_suite() -> None:
     assert named == set(SEED_SUITE)
 
 
-def test_every_table_has_as_many_cells_in_each_row(command: Command) -> None:
+def test_each_row_of_a_table_has_the_same_number_of_cells(command: Command) -> None:
     for table in re.findall(r"(?:^\|.*\n)+", command("contract").out, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
 
@@ -59,7 +59,7 @@ def two(contract_of: Callable[..., None]) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_freezing_writes_the_file_and_prints_what_changed(command: Command) -> None:
+def test_freeze_writes_the_file_and_prints_the_changes(command: Command) -> None:
     done = command("contract", "--freeze")
     assert (done.code, done.err) == (0, "")
     path = frozen.file_of("1.0")
@@ -75,7 +75,7 @@ added: the stage lstm
 
 
 @pytest.mark.usefixtures("two")
-def test_a_version_that_is_released_changes_no_more(command: Command) -> None:
+def test_a_released_version_does_not_change(command: Command) -> None:
     done = command("contract", "--freeze", "2027-01-10")
     assert done.last.endswith("; released on 2027-01-10, it changes no more")
     areas.CHECKS.pop("full.gradients.mlp")
@@ -86,7 +86,7 @@ def test_a_version_that_is_released_changes_no_more(command: Command) -> None:
     assert "gone: full.gradients.mlp" in refused.err
 
 
-def test_a_day_that_is_none_and_a_version_that_is_unknown_are_refused(command: Command) -> None:
+def test_an_invalid_date_and_an_unknown_version_are_refused(command: Command) -> None:
     done = command("contract", "--freeze", "soon")
     assert (done.code, done.out) == (2, "")
     assert "expected a date such as 2027-01-10, got 'soon'" in done.err
@@ -96,7 +96,7 @@ def test_a_day_that_is_none_and_a_version_that_is_unknown_are_refused(command: C
         assert "argument --contract: unknown contract version '0.7'; expected one of 1.0" in done.err
 
 
-def test_an_older_version_is_listed_and_explained_by_its_own_checks(
+def test_list_and_explain_use_the_checks_of_the_requested_version(
     command: Command, contract_of: Callable[..., None]
 ) -> None:
     mlp, lstm = (areas.CHECKS[name] for name in ("full.gradients.mlp", "full.gradients.lstm"))

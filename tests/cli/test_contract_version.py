@@ -35,7 +35,7 @@ def report_of(command: Command, *options: str, target: str = "autograd") -> dict
     return found
 
 
-def test_its_checks_are_run_and_the_report_says_so(command: Command) -> None:
+def test_run_uses_the_checks_of_the_requested_version(command: Command) -> None:
     done = command("run", "autograd", *OLD, "--json", "report.json")
     assert done.code == 0
     assert "2 of 2 checks of contract 0.9, profile full" in done.out
@@ -44,7 +44,7 @@ def test_its_checks_are_run_and_the_report_says_so(command: Command) -> None:
     assert sorted(result.check for result in report) == [LEFT, STAYS]
 
 
-def test_without_it_the_newest_is_run(command: Command) -> None:
+def test_the_default_is_the_newest_version(command: Command) -> None:
     report = report_of(command, "--profile", "full")
     assert report["contract"] == report["options"]["contract"] == "1.0"
     assert sorted(result["check"] for result in report["results"]) == [NEW, STAYS]
@@ -58,13 +58,13 @@ def test_an_unknown_version_is_refused_before_work_starts(command: Command) -> N
         gradconform.check_stage_backward("no.such.target", contract="0.8")
 
 
-def test_the_library_runs_it(command: Command) -> None:
+def test_the_library_runs_the_requested_version(command: Command) -> None:
     del command
     report = gradconform.check_stage_backward("autograd", contract="0.9", profile="full")
     assert (report.contract, len(report.results), report.conforms) == ("0.9", 2, True)
 
 
-def test_pytest_runs_it(pytester: pytest.Pytester) -> None:
+def test_pytest_runs_the_requested_version(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--gradconform=autograd", "--gradconform-contract=0.9", "--gradconform-profile=full")
     result.stdout.fnmatch_lines(["2 of 2 checks of contract 0.9, profile full, ran*"])
     refused = pytester.runpytest("--gradconform=autograd", "--gradconform-contract=0.8")
@@ -80,7 +80,9 @@ def test_pytest_runs_it(pytester: pytest.Pytester) -> None:
     ],
     ids=["requirement", "check of another version"],
 )
-def test_a_report_is_held_against_the_version_it_names(command: Command, changes: dict[str, str], told: str) -> None:
+def test_a_report_is_compared_with_the_contract_version_it_names(
+    command: Command, changes: dict[str, str], told: str
+) -> None:
     report = report_of(command, *OLD)
     (result,) = (result for result in report["results"] if result["check"] == STAYS)
     result.update(changes)
@@ -88,14 +90,14 @@ def test_a_report_is_held_against_the_version_it_names(command: Command, changes
         gradconform.read_report(json.dumps(report))
 
 
-def test_a_report_that_names_an_unknown_version_is_held_against_itself_alone(command: Command) -> None:
+def test_a_report_of_an_unknown_contract_version_is_checked_only_for_consistency(command: Command) -> None:
     report = report_of(command, *OLD)
     for result in report["results"]:
         result["requirement"] = "It MUST be otherwise."
     assert gradconform.read_report(json.dumps({**report, "contract": "7.0"})).contract == "7.0"
 
 
-def test_a_run_is_gone_on_with_in_its_version(command: Command) -> None:
+def test_a_resumed_run_keeps_its_contract_version(command: Command) -> None:
     command("run", "autograd", *OLD, "--ndjson", "run.ndjson")
     lines = Path("run.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
     results = [number for number, line in enumerate(lines) if json.loads(line)["record"] == "result"]
@@ -106,7 +108,7 @@ def test_a_run_is_gone_on_with_in_its_version(command: Command) -> None:
     assert gradconform.read_report("report.json").contract == "0.9"
 
 
-def test_a_check_that_has_left_is_replayed_in_the_version_that_has_it(command: Command) -> None:
+def test_a_removed_check_is_replayed_in_the_version_that_has_it(command: Command) -> None:
     report_of(command, *OLD)
     assert command("replay", f"report.json#{LEFT}").last.startswith(f"{LEFT}: passed")
     assert command("replay", LEFT, "autograd", "--contract", "0.9").last.startswith(f"{LEFT}: passed")
@@ -115,7 +117,7 @@ def test_a_check_that_has_left_is_replayed_in_the_version_that_has_it(command: C
     assert f"contract 1.0 has no check {LEFT!r}" in done.err
 
 
-def test_two_versions_are_not_compared_but_for_what_both_have(command: Command) -> None:
+def test_compare_refuses_two_versions_unless_intersection_is_set(command: Command) -> None:
     report_of(command, *OLD)
     Path("report.json").rename("old.json")
     report_of(command, "--profile", "full")
@@ -125,7 +127,7 @@ def test_two_versions_are_not_compared_but_for_what_both_have(command: Command) 
     assert command("compare", "old.json", "report.json", "--intersection").code == 0
 
 
-def test_shards_are_merged_in_their_version(command: Command) -> None:
+def test_merge_keeps_the_contract_version_of_the_shards(command: Command) -> None:
     for shard in ("1", "2"):
         command("run", "autograd", *OLD, "--shard", f"{shard}/2", "--json", f"{shard}.json")
     assert command("merge", "1.json", "2.json", "--json", "whole.json").code == 0
@@ -133,7 +135,7 @@ def test_shards_are_merged_in_their_version(command: Command) -> None:
     assert (whole.contract, whole.conforms) == ("0.9", True)
 
 
-def test_a_waiver_is_of_a_check_of_the_version(command: Command) -> None:
+def test_a_waiver_for_a_check_outside_the_version_is_refused(command: Command) -> None:
     entry = {"reason": "known", "issue": "#7", "owner": "ada"}
     words = "\n".join(f'{name} = "{value}"' for name, value in entry.items())
     text = f'[[waiver]]\ncheck = "{NEW}"\nverdict = "mismatch"\nexpires = 2999-12-31\n{words}\n'
@@ -143,7 +145,7 @@ def test_a_waiver_is_of_a_check_of_the_version(command: Command) -> None:
     assert f"entry 1 ({NEW}): check does not exist" in done.err
 
 
-def test_a_bundle_names_the_version_and_is_verified_by_it(command: Command) -> None:
+def test_a_bundle_names_its_version_and_is_verified_with_it(command: Command) -> None:
     text = "from gradconform.reference.autograd import AutogradAdapter\n\n\nclass Mine(AutogradAdapter):\n    pass\n"
     Path("mine.py").write_text(text, encoding="utf-8")
     report_of(command, *OLD, target="mine.py:Mine")

@@ -10,7 +10,7 @@ def test_the_default_is_the_cpu(command: Command) -> None:
     assert "on cpu float32" in command("run", "autograd", "--checks", "full.gradients.mlp").out
 
 
-def test_a_device_that_cannot_be_used_is_refused_with_the_call_that_failed(command: Command) -> None:
+def test_an_unusable_device_is_refused_with_the_call_that_failed(command: Command) -> None:
     done = command("run", "autograd", "--device", "no-such-device")
     assert (done.code, done.out) == (4, "")
     told = "gradconform: device 'no-such-device' cannot be used: torch.device('no-such-device') raised RuntimeError: "
@@ -19,7 +19,7 @@ def test_a_device_that_cannot_be_used_is_refused_with_the_call_that_failed(comma
     assert "Traceback" not in done.err
 
 
-def test_doctor_says_what_a_device_needs_that_torch_does_not_know(command: Command) -> None:
+def test_doctor_suggests_a_plugin_for_a_device_unknown_to_torch(command: Command) -> None:
     done = command("doctor", "--device", "no-such-device")
     assert done.code == 4
     assert "If torch does not know the device, use --device-plugin MODULE or a registered name, such as" in " ".join(
@@ -27,14 +27,14 @@ def test_doctor_says_what_a_device_needs_that_torch_does_not_know(command: Comma
     )
 
 
-def test_doctor_shows_a_device_that_is_named_and_nothing_else(command: Command) -> None:
+def test_doctor_shows_only_the_named_device(command: Command) -> None:
     done = command("doctor", "--device", "cpu")
     assert done.code == 0
     assert [line for line in done.out.splitlines() if line and not line.startswith(" ")][1:] == ["devices"]
     assert "  cpu: can be used" in done.out
 
 
-def test_what_is_no_name_of_a_device_is_refused_at_once(command: Command) -> None:
+def test_an_invalid_device_name_is_refused_before_the_run(command: Command) -> None:
     done = command("run", "autograd", "--device", "cpu:x")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("gradconform: 'cpu:x' is not a device name; expected TYPE, TYPE:INDEX or ")
@@ -45,5 +45,5 @@ def test_a_device_named_twice_runs_once(command: Command) -> None:
     assert "1 of 1" in done.out
 
 
-def test_one_bad_device_among_good_ones_is_refused(command: Command) -> None:
+def test_one_unusable_device_among_usable_ones_is_refused(command: Command) -> None:
     assert command("run", "autograd", "--device", "cpu,no-such-device").code == 4

@@ -55,13 +55,13 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert Path("cpu.xml").read_text(encoding="utf-8").count("<testcase") == len(checks)
 
 
-def test_a_dtype_that_is_not_named_is_each_that_the_device_has(command: Command) -> None:
+def test_without_dtype_all_dtypes_of_the_device_run(command: Command) -> None:
     done = command("device", "cpu", "--operation", "sin", "--block", "lora", "--checks", "ops.*", "--no-isolation")
     assert done.code == 5  # chosen checks alone are never the whole
     assert "in float64, float32, bfloat16, float16" in done.last
 
 
-def test_float32_comes_first_and_known_faults_last(command: Command) -> None:
+def test_float32_runs_first_and_known_faults_last(command: Command) -> None:
     words = ("--checks", "full.gradients.mlp", "--checks", "ops.full.sin", "--checks", "blocks.full.lora.tiny")
     words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", *FEW)
     assert command("device", "cpu", *words).code == 5
@@ -74,7 +74,7 @@ def test_float32_comes_first_and_known_faults_last(command: Command) -> None:
     assert [area for area, _ in ran].index("faults") == len(ran) - sum(area == "faults" for area, _ in ran)
 
 
-def test_no_fault_is_tried_where_none_is_named(command: Command) -> None:
+def test_fault_none_runs_no_fault(command: Command) -> None:
     words = ("--dtype", "float32", *FEW[:-3], "--fault", "none", "--no-isolation")
     done = command("device", "cpu", *words, "--json", "cpu.json")
     assert (done.code, done.err) == (0, "")
@@ -83,7 +83,7 @@ def test_no_fault_is_tried_where_none_is_named(command: Command) -> None:
     assert "known faults" not in done.out
 
 
-def test_none_together_with_a_fault_is_refused(command: Command) -> None:
+def test_fault_none_with_another_fault_is_refused(command: Command) -> None:
     done = command("device", "cpu", *FEW[:-3], "--fault", "none,overwrite", "--no-isolation")
     assert done.code == 2
     assert "unknown fault 'none'" in done.err
@@ -110,13 +110,13 @@ def test_checks_after_the_time_budget_are_reported_and_resumed(command: Command)
         (("cpu", "--sizes", "huge"), "unknown sizes 'huge'"),
     ],
 )
-def test_what_cannot_be_is_refused(command: Command, words: tuple[str, ...], told: str) -> None:
+def test_invalid_arguments_are_refused_with_a_reason(command: Command, words: tuple[str, ...], told: str) -> None:
     done = command("device", *words)
     assert done.code in {2, 4}
     assert told in done.err
 
 
-def test_settings_of_a_run_are_none_of_a_device(command: Command) -> None:
+def test_the_device_command_ignores_the_settings_file_of_run(command: Command) -> None:
     Path("gradconform.toml").write_text('target = "no.such.module"\nstage = ["no.py:stage"]\n', encoding="utf-8")
     assert command("device", "cpu", "--dtype", "float32", *FEW).code == 0
 
@@ -144,7 +144,7 @@ def report_of(*results: Result) -> Report:
     return made
 
 
-def test_the_operation_that_fails_most_checks_is_first_with_its_smallest_wrong_size() -> None:
+def test_the_operation_failing_most_checks_is_first_with_its_smallest_wrong_size() -> None:
     report = report_of(
         wrong("blocks.full.rms-norm.above-2-15"),
         wrong("blocks.split.rms-norm.above-2-15"),
@@ -162,7 +162,7 @@ def test_the_operation_that_fails_most_checks_is_first_with_its_smallest_wrong_s
     assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; fix aten::mul first"]
 
 
-def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
+def test_the_size_of_an_operation_is_the_size_of_its_own_arguments() -> None:
     large = {**CAUSE, "names": ["aten::mul", "float32 (1, 513, 64), float32 ()", "…"]}
     small = {**CAUSE, "names": ["aten::mul", "float32 (5, 7)", "…"]}
     findings = tuple({**FINDING, "cause": cause} for cause in (large, small))
@@ -173,7 +173,7 @@ def test_the_size_of_an_operation_is_that_of_its_own_arguments() -> None:
     assert item.text == "1. aten::mul: 1 check on npu float32; wrong from 35 elements; aten::mul is wrong by itself"
 
 
-def test_the_size_of_an_operation_is_read_from_its_field_and_not_from_the_text() -> None:
+def test_the_size_of_an_operation_is_read_from_its_field_not_from_text() -> None:
     """Only a report without the field, from an earlier gradconform, is read by its shapes."""
     cause = {**CAUSE, "names": ["aten::mul", "float32 (5, 7)", "…"], "elements": 32_832}
     report = report_of(
@@ -191,7 +191,7 @@ PROBED = {
 }  # fmt: skip
 
 
-def test_a_run_that_was_stopped_keeps_its_pre_flight_in_the_headline() -> None:
+def test_the_headline_of_a_stopped_run_has_the_pre_flight() -> None:
     nothing = replace(report_of(), devices=PROBED)
     assert [str(line) for line in device_verdict(nothing, {"npu": 5}).lines] == [
         "npu: no verdict: 0 of 5 checks ran; pre-flight 2 of 2"
@@ -205,7 +205,7 @@ def test_a_run_that_was_stopped_keeps_its_pre_flight_in_the_headline() -> None:
     ]
 
 
-def test_the_pre_flight_of_a_device_is_one_text_and_names_the_indices_where_they_differ() -> None:
+def test_a_device_pre_flight_is_one_text_that_names_indices_only_if_they_differ() -> None:
     (probe,) = PROBED["probes"]
     broken = {
         **probe,
@@ -274,13 +274,13 @@ NOTHING = "npu: no verdict: nothing was judged in float32"
         ([result("a.b.c", status="failed", kind="mismatch")], 1, "npu is WRONG in 1 check of 1 in float32"),
     ],
 )  # fmt: skip
-def test_what_is_right_and_what_was_not_tried_are_in_one_line(results: list[Result], planned: int, said: str) -> None:
+def test_passed_and_untried_checks_are_counted_on_one_line(results: list[Result], planned: int, said: str) -> None:
     told = device_verdict(report_of(*results), {"npu": planned})
     assert [str(line) for line in told.lines] == [said]
     assert told.wrong == ("WRONG" in said)
 
 
-def test_each_device_has_a_line_of_its_own() -> None:
+def test_each_device_has_its_own_line() -> None:
     made = report_of(result("a.b.c", device="cpu"), wrong("a.b.c"))
     told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
     assert [str(line) for line in told.lines] == [

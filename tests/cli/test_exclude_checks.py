@@ -20,7 +20,7 @@ def test_a_pattern_that_matches_no_check_is_refused(command: Command) -> None:
     assert "'no.such' matches no check" in done.err
 
 
-def test_a_selection_that_leaves_nothing_is_refused(command: Command) -> None:
+def test_a_selection_that_excludes_every_check_is_refused(command: Command) -> None:
     done = command("run", "autograd", "--exclude-checks", "*")
     assert (done.code, done.out) == (2, "")
     assert "the selection excludes all " in done.err

@@ -34,7 +34,7 @@ def works(parser: argparse.ArgumentParser) -> Iterator[str | None]:
 
 
 @pytest.mark.parametrize("work", list(works(parser())))
-def test_the_work_that_a_command_names_is_a_function(work: str) -> None:
+def test_the_implementation_of_each_command_is_a_function(work: str) -> None:
     assert callable(pkgutil.resolve_name(work))
 
 
@@ -43,7 +43,7 @@ def test_the_work_that_a_command_names_is_a_function(work: str) -> None:
     [(exits.UsageError("no such thing"), exits.EXIT_USAGE), (ValueError("no such thing"), exits.EXIT_KIT)],
     ids=["of the user", "of the kit"],
 )
-def test_what_the_user_gave_wrong_gives_2_and_any_other_wrong_value_is_a_crash_of_the_kit(
+def test_wrong_user_input_gives_2_and_other_value_errors_are_kit_crashes(
     command: Command, monkeypatch: pytest.MonkeyPatch, error: ValueError, code: int
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -89,16 +89,14 @@ def test_an_environment_without_torch_gives_4(process: Command, target_file: Com
         (("run", "torch", "reference-split"), "unexpected argument 'reference-split'"),
     ],
 )
-def test_arguments_that_are_none_give_2_and_what_is_near(
-    command: Command, arguments: tuple[str, ...], told: str
-) -> None:
+def test_invalid_arguments_give_2_with_a_suggestion(command: Command, arguments: tuple[str, ...], told: str) -> None:
     done = command(*arguments)
     assert (done.code, done.out) == (exits.EXIT_USAGE, "")
     assert told in done.err
     assert "--help'" in done.err
 
 
-def test_mistakes_in_the_arguments_are_told_before_torch_is_imported() -> None:
+def test_argument_errors_are_reported_before_torch_is_imported() -> None:
     script = """
 import sys
 from gradconform.cli import main
@@ -113,9 +111,7 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr
 
 
-def test_no_help_that_is_piped_is_wider_than_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_piped_help_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     for name in ("", *COMMANDS):
         main([*filter(None, [name]), "--help"])
@@ -137,7 +133,7 @@ def test_the_help_of_run_names_the_registered_targets_and_the_exit_codes(command
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("run", "autograd", "--checks", "*.mlp", "--json", "report.json")])
-def test_a_reader_that_goes_away_ends_the_command_without_a_word_and_costs_no_report(
+def test_a_closed_output_pipe_ends_the_command_silently_and_keeps_the_report(
     tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     reader, writer = os.pipe()
@@ -164,7 +160,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word_and_costs_no_re
     ],
     ids=["of both streams", "of the standard output"],
 )
-def test_a_full_disk_under_what_is_printed_is_no_verdict_and_costs_no_report(
+def test_a_full_disk_on_stdout_gives_no_verdict_and_keeps_the_report(
     tmp_path: Path, log: int, told: str | None
 ) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
@@ -180,7 +176,7 @@ def test_a_full_disk_under_what_is_printed_is_no_verdict_and_costs_no_report(
     assert (tmp_path / "report.json").exists()
 
 
-def test_what_a_machine_has_no_more_of_is_its_error_and_no_other() -> None:
+def test_only_exhausted_resources_are_environment_errors() -> None:
     for error in (MemoryError(), OSError(28, "No space left on device"), OSError(24, "Too many open files")):
         assert exits.refusal(error)[1] == exits.EXIT_ENVIRONMENT
     assert exits.refusal(FileNotFoundError(2, "No such file"))[1] == exits.EXIT_KIT
@@ -196,9 +192,7 @@ def test_what_a_machine_has_no_more_of_is_its_error_and_no_other() -> None:
         ("stage-objects", "ends.py"),
     ],
 )
-def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_target_that_ends_the_command_process_never_gives_exit_0(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "ends.py").write_text("import os\nos._exit(0)\n")
     done = subprocess.run(
         [sys.executable, "-m", "gradconform", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -207,7 +201,7 @@ def test_a_target_that_ends_the_process_of_a_command_makes_no_green_of_it(
     assert "the target ended the process of this command with os._exit(0) before the verdict" in done.stderr
 
 
-def test_a_signal_that_ends_the_process_of_a_replay_leaves_where_it_was(tmp_path: Path) -> None:
+def test_a_signal_that_kills_a_replay_prints_the_stack(tmp_path: Path) -> None:
     (tmp_path / "reads.py").write_text(
         "import ctypes\n\ndef stage_backward(stage_output, output_grads, input_values):\n    ctypes.string_at(0)\n"
     )
@@ -221,7 +215,7 @@ def test_a_signal_that_ends_the_process_of_a_replay_leaves_where_it_was(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--schedule", "1F1B")])
-def test_a_target_that_ends_or_hangs_where_it_is_imported_is_told_before_a_pipeline_begins(
+def test_a_target_that_ends_or_hangs_on_import_is_reported_before_a_pipeline_starts(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "ends.py").write_text("import os\nos._exit(0)\n")

@@ -13,7 +13,7 @@ from gradconform.report.checks import explanation
 Command = Callable[..., Any]
 
 
-def test_it_says_all_there_is_to_know_of_a_check(command: Command) -> None:
+def test_explain_prints_all_facts_of_a_check(command: Command) -> None:
     done = command("explain", "split.gradients.tied-apart")
     assert (done.code, done.err) == (0, "")
     told, _, stage = done.out.partition("\nstage ")
@@ -50,23 +50,23 @@ source       gradconform/contract/split.py, gradient_driven
     )
 
 
-def test_the_row_of_the_seed_suite_is_named(command: Command) -> None:
+def test_explain_names_the_row_of_the_seed_suite(command: Command) -> None:
     assert "seed suite   test_stage_backward (torch," in command("explain", "full.loss.mlp").out
 
 
-def test_a_check_of_state_is_not_said_to_be_judged_by_the_numeric_rule(command: Command) -> None:
+def test_explain_does_not_mention_the_numeric_rule_for_a_state_check(command: Command) -> None:
     told = command("explain", "state.params.mlp-full").out
     assert "judged       gradconform.judge.state." in told
     assert "numeric rule" not in told
 
 
-def test_a_glob_explains_the_few_that_match(command: Command) -> None:
+def test_a_glob_explains_the_few_checks_it_matches(command: Command) -> None:
     told = command("explain", "*.loss.mlp").out
     assert "= full.loss.mlp =" in told
     assert "= split.loss.mlp =" in told
 
 
-def test_a_glob_that_matches_many_is_refused_with_what_to_do(command: Command) -> None:
+def test_a_glob_that_matches_many_checks_is_refused_with_advice(command: Command) -> None:
     done = command("explain", "split.*")
     assert (done.code, done.out) == (2, "")
     assert "expected 3 at most" in done.err
@@ -74,14 +74,14 @@ def test_a_glob_that_matches_many_is_refused_with_what_to_do(command: Command) -
 
 
 @pytest.mark.parametrize(("typed", "near"), [("splt.gradients.mlp", "split.gradients.mlp"), ("linear-3d", "linear-3d")])
-def test_a_near_miss_is_refused_with_the_nearest_ids(command: Command, typed: str, near: str) -> None:
+def test_a_misspelt_id_is_refused_with_the_nearest_ids(command: Command, typed: str, near: str) -> None:
     done = command("explain", typed)
     assert (done.code, done.out) == (2, "")
     assert f"no check has the id {typed!r}" in done.err
     assert near in done.err.partition("nearest:")[2]
 
 
-def test_every_check_can_be_explained_within_the_width() -> None:
+def test_every_explanation_fits_the_width() -> None:
     held = frozen("1.0")
     assert held is not None
     for check in held.checks.values():

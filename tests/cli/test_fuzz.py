@@ -31,14 +31,14 @@ gradconform_capabilities = {"nested_output": False, "parameter_input": False}
 """
 
 
-def test_what_is_right_has_no_failures(command: Callable[..., Any]) -> None:
+def test_fuzzing_a_right_target_finds_no_failure(command: Callable[..., Any]) -> None:
     done = command("fuzz", "autograd", "--max-examples", "60", "--dtype", "float64")
     assert done.code == 0
     assert re.fullmatch(r"\d+ trials, 0 failures; \d+\.\d s", done.last)
     assert "gradconform 1.0.0 fuzzes autograd" in done.out
 
 
-def test_a_defect_is_told_with_its_stage_its_program_and_how_to_see_it_again(
+def test_a_defect_is_reported_with_stage_program_and_reproduce_command(
     command: Callable[..., Any], target_file: Callable[..., Path]
 ) -> None:
     target_file(OVERWRITES)
@@ -55,13 +55,13 @@ def test_a_defect_is_told_with_its_stage_its_program_and_how_to_see_it_again(
     assert "1 trial, 1 failure of 1 distinct defect: 1 MUST and 0 SHOULD" in repeated.last
 
 
-def test_a_seed_prints_the_same_again(command: Callable[..., Any], target_file: Callable[..., Path]) -> None:
+def test_the_same_seed_prints_the_same_output(command: Callable[..., Any], target_file: Callable[..., Path]) -> None:
     target_file(OVERWRITES)
     first, second = (command("fuzz", "backward.py", "--max-examples", "2", "--seed", "7").out for _ in range(2))
     assert first.rpartition(";")[0] == second.rpartition(";")[0]
 
 
-def test_time_that_runs_out_is_said(command: Callable[..., Any]) -> None:
+def test_an_exhausted_time_budget_is_reported(command: Callable[..., Any]) -> None:
     done = command("fuzz", "autograd", "--max-examples", "100000", "--time-budget", "1")
     trials = int(done.last.split()[0])
     assert done.code == (0 if trials else 5)  # a slow machine may run none in a second
@@ -79,13 +79,13 @@ def test_time_that_runs_out_is_said(command: Callable[..., Any]) -> None:
         (("autograd", "--time-budget", "soon"), "got 'soon'"),
     ],
 )
-def test_what_cannot_be_read_is_refused(command: Callable[..., Any], arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_fuzz_arguments_are_refused(command: Callable[..., Any], arguments: tuple[str, ...], said: str) -> None:
     done = command("fuzz", *arguments)
     assert done.code == 2
     assert said in done.err
 
 
-def test_a_defect_says_what_is_unusual_about_the_tensors_and_lists_that_the_caller_passes() -> None:
+def test_a_defect_report_describes_unusual_tensors_and_lists_of_the_caller() -> None:
     drawn = (draw_trial(SeededChoices(seed), Capabilities(lists=True)) for seed in range(2000))
     trial = next(trial for trial in drawn if trial.received == "inputs" and trial.weights == "reversed")
     lines = defect_lines(1, Defect("a key", trial, (Finding("missing", "p0", "W0", "nothing"),)), 80, "fuzz again")

@@ -50,7 +50,9 @@ def pytest_in(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_the_files_for_a_right_implementation_run_unchanged(command: Command, repository: Callable[..., Path]) -> None:
+def test_the_generated_files_run_unchanged_for_a_right_implementation(
+    command: Command, repository: Callable[..., Path]
+) -> None:
     folder = repository()
     done = command("init")
     assert (done.code, done.err) == (exits.EXIT_CONFORMS, "")
@@ -64,7 +66,7 @@ def test_the_files_for_a_right_implementation_run_unchanged(command: Command, re
     assert re.search(r"\b1\d\d passed\b", tested.stdout), "profile quick has more than a hundred checks"
 
 
-def test_the_test_it_writes_fails_for_a_wrong_implementation(command: Command, repository: Callable[..., Path]) -> None:
+def test_the_generated_test_fails_for_a_wrong_implementation(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository(WRONG)
     assert command("init", "mypackage.backward").code == exits.EXIT_CONFORMS
     tested = pytest_in(folder)
@@ -87,9 +89,7 @@ def test_the_workflow_judges_the_target_with_this_kit(command: Command, reposito
     ]
 
 
-def test_several_shards_are_jobs_of_their_own_and_none_is_refused(
-    command: Command, repository: Callable[..., Path]
-) -> None:
+def test_each_shard_is_a_job_and_zero_shards_are_refused(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository()
     refused = command("init", "--shards", "0")
     assert (refused.code, list((folder / "tests").glob("*"))) == (exits.EXIT_USAGE, [])
@@ -100,7 +100,7 @@ def test_several_shards_are_jobs_of_their_own_and_none_is_refused(
     assert '--shard "$SHARD/3"' in workflow
 
 
-def test_what_is_there_is_never_overwritten(command: Command, repository: Callable[..., Path]) -> None:
+def test_init_never_overwrites_existing_files(command: Command, repository: Callable[..., Path]) -> None:
     folder = repository()
     (folder / WAIVERS).write_text("# mine\n", encoding="utf-8")
     assert f"kept  {WAIVERS}: it already exists\n" in command("init", "autograd").out
@@ -119,7 +119,7 @@ def test_what_is_there_is_never_overwritten(command: Command, repository: Callab
         (("a.py", "b.py"), "several files here define stage_backward: a.py, b.py; name the target"),
     ],
 )
-def test_without_a_target_there_has_to_be_one_file_that_defines_it(
+def test_without_a_target_exactly_one_file_must_define_it(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_without_a_target_there_has_to_be_one_file_that_defines_it(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
 
 
-def test_a_target_that_is_none_is_refused_and_nothing_is_written(
+def test_an_unknown_target_is_refused_and_nothing_is_written(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -141,7 +141,7 @@ def test_a_target_that_is_none_is_refused_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_gives_4(command: Command, repository: Callable[..., Path]) -> None:
+def test_a_folder_that_cannot_be_created_gives_4(command: Command, repository: Callable[..., Path]) -> None:
     (repository() / "tests").write_text("a file", encoding="utf-8")
     done = command("init", "autograd")
     assert done.code == exits.EXIT_ENVIRONMENT
@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_made_gives_4(command: Command, repository: Call
         ("src/mypackage/deep/__init__.py", "mypackage.deep"),
     ],
 )
-def test_a_file_of_a_package_is_named_as_python_imports_it(tmp_path: Path, path: str, named: str) -> None:
+def test_a_file_in_a_package_is_named_by_its_import_path(tmp_path: Path, path: str, named: str) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     for folder in (tmp_path / path).parents:
         if "mypackage" in folder.relative_to(tmp_path).parts if folder.is_relative_to(tmp_path) else ():
@@ -168,7 +168,7 @@ def test_a_file_of_a_package_is_named_as_python_imports_it(tmp_path: Path, path:
     assert init.only_target(tmp_path) == named
 
 
-def test_a_kit_that_came_from_a_commit_is_installed_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kit_installed_from_a_commit_is_required_at_that_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     origin = '{"url": "https://example.org/kit", "vcs_info": {"vcs": "git", "commit_id": "0123abc"}}'
 
     class Installed:

@@ -36,7 +36,7 @@ def stage_backward(stage_output, output_grads, input_values):
 
 
 @pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers", "one process"])
-def test_ctrl_c_gives_130_and_tells_what_ran_until_then(
+def test_ctrl_c_gives_130_and_reports_the_checks_that_ran(
     process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...]
 ) -> None:
     target_file(INTERRUPTS)
@@ -83,7 +83,7 @@ def shell(request: pytest.FixtureRequest) -> Iterator[None]:
     [(signal.SIGTERM, ()), (signal.SIGTERM, ("--no-isolation",)), (signal.SIGHUP, ())],
     ids=["SIGTERM, workers", "SIGTERM, one process", "SIGHUP, workers"],
 )
-def test_a_signal_that_asks_to_end_gives_its_code_and_reports_what_ran(
+def test_a_termination_signal_gives_its_exit_code_and_reports_the_checks_that_ran(
     process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], sent: signal.Signals
 ) -> None:
     target_file(ENDS.format(name=sent.name, workers=not how))
@@ -97,7 +97,7 @@ def test_a_signal_that_asks_to_end_gives_its_code_and_reports_what_ran(
     assert f"incomplete, no verdict: {ran} of" in done.last
 
 
-def test_failures_that_were_seen_before_ctrl_c_are_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_before_ctrl_c_are_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run_item = Run.run_item
 
     def until_the_view(run: Run, item: Item) -> Result:
@@ -113,7 +113,7 @@ def test_failures_that_were_seen_before_ctrl_c_are_told(command: Command, monkey
     assert "does NOT conform: 1 MUST failed; the contract was not run in full" in done.last
 
 
-def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
+def test_ctrl_c_before_the_first_check_is_reported_without_a_traceback(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -125,7 +125,7 @@ def test_ctrl_c_before_anything_was_judged_is_told_without_a_traceback(
     assert done.err == "gradconform: interrupted; no check was judged\n"
 
 
-def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
+def test_an_interrupted_fuzz_run_reports_its_trials(
     command: Command, target_file: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target_file("def stage_backward(a, b, c):\n    return tuple(None for _ in c)\n")
@@ -147,7 +147,7 @@ def test_a_fuzzer_that_is_interrupted_tells_what_it_has_tried(
     assert " of 1 distinct defect: 1 MUST" in done.last or " distinct defects: " in done.last
 
 
-def test_a_self_test_that_is_interrupted_tells_what_it_has_judged(
+def test_an_interrupted_self_test_reports_the_judged_faults(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def until_the_second(

@@ -29,7 +29,7 @@ def test_the_report_is_written_as_json(command: Command, tmp_path: Path) -> None
     assert (result["check"], result["level"], result["status"]) == ("split.gradients.output-view", "MUST", "failed")
 
 
-def test_the_file_is_replaced_and_nothing_is_left_beside_it(command: Command, tmp_path: Path) -> None:
+def test_the_old_report_is_replaced_and_no_temporary_file_remains(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text("old", encoding="utf-8")
     command("run", "autograd", *CHECK, "--json", str(path))
@@ -37,14 +37,14 @@ def test_the_file_is_replaced_and_nothing_is_left_beside_it(command: Command, tm
     assert json.loads(path.read_text(encoding="utf-8"))["summary"]["passed"] == 1
 
 
-def test_the_file_has_the_permissions_of_any_new_file(command: Command, tmp_path: Path) -> None:
+def test_the_report_has_the_default_file_permissions(command: Command, tmp_path: Path) -> None:
     command("run", "autograd", *CHECK, "--json", str(tmp_path / "report.json"))
     (tmp_path / "usual").touch()
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("report.json", "usual")]
     assert modes[0] == modes[1]
 
 
-def test_a_link_stays_a_link(command: Command, tmp_path: Path) -> None:
+def test_writing_a_report_to_a_symlink_keeps_the_link(command: Command, tmp_path: Path) -> None:
     link = tmp_path / "latest.json"
     link.symlink_to("report.json")
     command("run", "autograd", *CHECK, "--json", str(link))
@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_writable_is_refused_before_the_run(
     assert "cannot be written; choose another path" in done.err
 
 
-def test_a_write_that_fails_leaves_the_old_report_whole_and_gives_4(
+def test_a_failed_write_keeps_the_old_report_and_gives_4(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "report.json"

@@ -20,7 +20,7 @@ FROZEN = frozen("1.0").checks  # type: ignore[union-attr] # there is a file
 Command = Callable[..., Any]
 
 
-def test_piped_it_is_one_line_per_check_with_tabs(command: Command) -> None:
+def test_piped_list_has_one_tab_separated_line_per_check(command: Command) -> None:
     done = command("list", "--checks", "full.*.mlp")
     assert (done.code, done.err) == (0, "")
     first, second = (line.split("\t") for line in done.out.splitlines())
@@ -30,17 +30,17 @@ def test_piped_it_is_one_line_per_check_with_tabs(command: Command) -> None:
     assert first[4] == CHECKS["full.gradients.mlp"].requirement
 
 
-def test_it_lists_the_whole_contract_unless_told_otherwise(command: Command) -> None:
+def test_list_prints_the_whole_contract_by_default(command: Command) -> None:
     listed = [line.partition("\t")[0] for line in command("list").out.splitlines()]
     assert listed == list(CHECKS)
 
 
-def test_a_profile_holds_the_checks_of_those_before_it(command: Command) -> None:
+def test_a_larger_profile_includes_the_smaller_profiles(command: Command) -> None:
     found = [set(command("list", "--profile", profile).out.splitlines()) for profile in ("quick", "standard", "full")]
     assert set() < found[0] < found[1] < found[2]
 
 
-def test_json_has_what_a_program_wants_to_know(command: Command) -> None:
+def test_list_json_has_the_fields_of_each_check(command: Command) -> None:
     listed = json.loads(command("list", "--checks", "full.loss.mlp", "--json").out)
     (check,) = listed["checks"]
     assert listed["contract"] == "1.0"
@@ -56,13 +56,13 @@ def test_json_has_what_a_program_wants_to_know(command: Command) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_on_a_terminal_no_line_is_too_wide(width: int) -> None:
+def test_on_a_terminal_each_line_fits_the_width(width: int) -> None:
     told = list(map(str, lines(list(FROZEN.values()), width, contract="1.0", profile="full", manifest=len(CHECKS))))
     assert [line for line in told if len(line) > width] == []
     assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.0, profile full"
 
 
-def test_on_a_terminal_each_check_has_its_requirement_below_it() -> None:
+def test_on_a_terminal_each_check_is_followed_by_its_requirement() -> None:
     check = FROZEN["full.gradients.mlp"]
     assert_expected_inline(
         "\n".join(map(str, lines([check], 80, contract="1.0", profile="full", manifest=1))),
@@ -75,7 +75,7 @@ full.gradients.mlp  MUST, quick, needs full, mid_stage
     )
 
 
-def test_a_terminal_gets_that_list(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_on_a_terminal_prints_the_long_form(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract_command, "on_terminal", lambda: True)
     told = command("list", "--checks", "full.gradients.mlp").out
     assert told.startswith("===")
@@ -91,12 +91,12 @@ def test_a_pattern_that_matches_no_check_is_refused(command: Command) -> None:
 @pytest.mark.parametrize(
     "given", [("full.*.mlp",), ("--checks", "full.*.mlp"), ("full.gradients.mlp", "full.loss.mlp")]
 )
-def test_globs_are_taken_with_and_without_the_option(command: Command, given: tuple[str, ...]) -> None:
+def test_globs_are_accepted_with_and_without_the_option(command: Command, given: tuple[str, ...]) -> None:
     listed = [line.partition("\t")[0] for line in command("list", *given).out.splitlines()]
     assert listed == ["full.gradients.mlp", "full.loss.mlp"]
 
 
-def test_an_area_that_there_is_not_names_those_there_are(command: Command) -> None:
+def test_an_unknown_area_is_refused_with_the_known_areas(command: Command) -> None:
     done = command("list", "nosuch.*")
     assert (done.code, done.out) == (2, "")
     assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, edges, " in done.err
@@ -105,7 +105,7 @@ def test_an_area_that_there_is_not_names_those_there_are(command: Command) -> No
 @pytest.mark.parametrize(
     "words", [("list", "split.*"), ("list", "--json"), ("explain", "full.loss.mlp"), ("init", "-h")]
 )
-def test_what_shows_the_contract_imports_no_torch(words: tuple[str, ...]) -> None:
+def test_commands_that_show_the_contract_do_not_import_torch(words: tuple[str, ...]) -> None:
     code = f"import sys\nfrom gradconform.cli import main\nmain({list(words)})\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False"

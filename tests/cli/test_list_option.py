@@ -8,7 +8,7 @@ from expecttest import assert_expected_inline
 Command = Callable[..., Any]
 
 
-def test_it_prints_what_would_run_and_runs_nothing(command: Command, target_file: Command) -> None:
+def test_list_option_prints_the_selected_checks_and_runs_nothing(command: Command, target_file: Command) -> None:
     target_file("def stage_backward(a, b, c):\n    raise SystemExit\n")
     done = command("run", "backward.py", "--list", "--checks", "*.gradients.mlp,*.loss.mlp", "--dtype", "float64")
     assert (done.code, done.err) == (0, "")
@@ -24,12 +24,12 @@ split.loss.mlp[cpu-float64]  MUST  not claimed: split""",
     assert "would run; 2 ask for what\nbackward.py does not claim" in total
 
 
-def test_what_is_wrong_is_refused_as_for_a_run(command: Command) -> None:
+def test_list_option_refuses_wrong_arguments_as_a_run_does(command: Command) -> None:
     assert command("run", "trch", "--list").code == 2
     assert command("run", "torch", "--list", "--checks", "no.such").code == 2
 
 
-def test_there_is_no_report_to_write(command: Command) -> None:
+def test_list_option_with_json_is_refused(command: Command) -> None:
     done = command("run", "torch", "--list", "--json", "report.json")
     assert done.code == 2
     assert "argument --json: not allowed with argument --list" in done.err

@@ -45,14 +45,16 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_is_refused_at_once_and_named(odd: str, capsys: pytest.CaptureFixture[str], way: str) -> None:
+def test_an_unreadable_file_is_refused_at_once_and_named(
+    odd: str, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
     assert main(WAYS[way](odd)) == 2
     told = capsys.readouterr().err
     assert odd in told
     assert "Traceback" not in told
 
 
-def test_what_a_shell_hands_over_as_a_file_is_read(tmp_path: Path) -> None:
+def test_a_shell_process_substitution_is_read_as_a_file(tmp_path: Path) -> None:
     path = tmp_path / "given"
     path.write_bytes(b"a report")
     code = "import sys; from gradconform.files.user_files import content; print(content(sys.argv[1], 99).decode())"
@@ -61,7 +63,7 @@ def test_what_a_shell_hands_over_as_a_file_is_read(tmp_path: Path) -> None:
     assert done.stdout == "a report\n"
 
 
-def test_no_more_is_read_than_may_be_there(tmp_path: Path) -> None:
+def test_a_file_over_the_size_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"12345")
     assert content(path, 5) == b"12345"
@@ -72,7 +74,7 @@ def test_no_more_is_read_than_may_be_there(tmp_path: Path) -> None:
     assert sha256(path).startswith("5994471abb01")
 
 
-def test_a_text_that_no_report_has_is_refused_by_its_line_before_it_is_read(
+def test_an_overlong_text_is_refused_with_its_line_before_parsing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "long.json"
@@ -95,5 +97,5 @@ def test_a_text_that_no_report_has_is_refused_by_its_line_before_it_is_read(
         (b"", None),
     ],
 )
-def test_where_a_long_text_begins(held: bytes, line: int | None) -> None:
+def test_the_line_of_an_overlong_text_is_found(held: bytes, line: int | None) -> None:
     assert line_of_long_text(held) == line

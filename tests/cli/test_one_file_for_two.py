@@ -35,7 +35,7 @@ TWO = {
 
 
 @pytest.mark.parametrize("typed", TWO)
-def test_it_is_refused_before_work_begins(
+def test_one_file_for_two_purposes_is_refused_before_work_starts(
     command: Command, typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,17 +45,19 @@ def test_it_is_refused_before_work_begins(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_can_be_no_path_is_left_to_who_reads_it(command: Command) -> None:
+def test_a_name_that_cannot_be_a_path_is_refused_as_usage_error(command: Command) -> None:
     assert command("run", "no\0file.py", "--json", "x.json").code == 2
 
 
-def test_the_settings_file_counts_as_well(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_of_the_settings_file_are_compared_too(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gradconform.toml").write_text('ndjson = "x"\n', encoding="utf-8")
     assert "--ndjson and --json name the same file" in command("run", "torch", "--json", "x").err
 
 
-def test_each_pair_of_outputs_of_each_command_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pair_of_equal_outputs_of_a_command_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (found,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
     written = {name: one.get_default("outputs") or () for name, one in found.choices.items()}

@@ -15,7 +15,7 @@ from expecttest import assert_expected_inline
 Command = Callable[..., Any]
 
 
-def test_operations_are_judged_in_place_of_the_contract_by_names_and_globs(command: Command) -> None:
+def test_operation_names_and_globs_replace_the_contract(command: Command) -> None:
     done = command("run", "reference-split", "--operation", "linalg.chol*,nn.SiLU", "--profile", "quick", "--list")
     assert (done.code, done.err) == (0, "")
     assert_expected_inline(
@@ -32,7 +32,7 @@ ops.split.nn.SiLU[cpu-float32]  MUST
     )
 
 
-def test_operations_that_cannot_be_judged_are_refused_and_the_contract_is_not_run_in_their_place(
+def test_if_no_operation_can_be_judged_the_run_is_refused(
     command: Command,
 ) -> None:
     done = command("run", "reference-split", "--operation", "nn.functional.one_hot")
@@ -57,14 +57,16 @@ def test_the_selected_operations_and_blocks_are_printed_before_any_check(command
         (("--block", "lora", "--sizes", "larg"), "unknown sizes 'larg' (did you mean large?); expected one of small"),
     ],
 )
-def test_a_name_that_is_none_is_refused_with_the_nearest(command: Command, words: tuple[str, ...], told: str) -> None:
+def test_an_unknown_operation_or_block_is_refused_with_the_nearest_name(
+    command: Command, words: tuple[str, ...], told: str
+) -> None:
     done = command("run", "torch", *words)
     assert done.code == 2
     assert told in done.err
 
 
 @pytest.mark.slow
-def test_a_failure_is_replayed_by_its_id_alone_and_as_a_script(
+def test_a_failure_is_replayed_by_its_id_and_as_a_script(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

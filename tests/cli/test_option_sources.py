@@ -72,7 +72,7 @@ def filled(*words: str, folder: Path, **variables: str) -> argparse.Namespace:
     return arguments
 
 
-def test_every_option_of_run_has_its_place_in_the_file(tmp_path: Path) -> None:
+def test_every_run_option_can_be_set_in_the_file(tmp_path: Path) -> None:
     lines = [f"{name} = {text}" for name, (text, _) in VALUES.items()]
     (tmp_path / FILE).write_text("\n".join(lines), encoding="utf-8")
     arguments, of_run = parsed()
@@ -87,26 +87,26 @@ def test_every_option_of_run_has_its_place_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_excludes_another_is_taken_alone(name: str, tmp_path: Path) -> None:
+def test_an_exclusive_option_is_accepted_without_its_rival(name: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(f"{name} = {OTHERS[name]}", encoding="utf-8")
     assert getattr(filled(folder=tmp_path), name.replace("-", "_")) not in {None, False}
 
 
-def test_the_command_line_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('seed = 1\nprofile = "full"\ndtype = ["float64"]\nworkers = 4', encoding="utf-8")
     variables = {"GRADCONFORM_SEED": "2", "GRADCONFORM_DTYPE": "float16"}
     found = filled("--dtype", "bfloat16", "--workers", "1", folder=tmp_path, **variables)
     assert (found.dtype, found.workers, found.seed, found.profile) == (["bfloat16"], RUN_DEFAULTS["workers"], 2, "full")
 
 
-def test_a_table_of_pyproject_says_the_same_and_the_file_of_its_own_goes_before_it(tmp_path: Path) -> None:
+def test_the_own_settings_file_overrides_the_pyproject_table(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.gradconform]\nseed = 5\nstrict = true\n", encoding="utf-8")
     assert filled(folder=tmp_path).seed == 5
     (tmp_path / FILE).write_text("probe = true\n", encoding="utf-8")
     assert filled(folder=tmp_path).seed is None
 
 
-def test_what_the_command_line_excludes_is_not_taken(tmp_path: Path) -> None:
+def test_file_options_that_the_command_line_excludes_are_ignored(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('waivers = "known.toml"\njson = "out.json"\nndjson = "run.ndjson"', encoding="utf-8")
     found = filled("--no-waivers", "--list", "--resume", "other.ndjson", folder=tmp_path)
     assert (found.waivers, found.json, found.ndjson) == (None, None, None)
@@ -126,7 +126,7 @@ def test_what_the_command_line_excludes_is_not_taken(tmp_path: Path) -> None:
         ("profile", "gradconform.toml is not valid TOML"),
     ],
 )
-def test_what_no_option_takes_is_refused_before_anything_runs(
+def test_an_unknown_option_or_value_is_refused_before_the_run(
     text: str, said: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_what_no_option_takes_is_refused_before_anything_runs(
     assert said in done.err
 
 
-def test_a_run_says_where_its_options_come_from_and_its_report_has_them(
+def test_a_run_prints_and_reports_the_source_of_its_options(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ class Doubled(AutogradAdapter):
 CHECK = ("--checks", "full.gradients.batch-norm")
 
 
-def test_what_is_not_claimed_is_not_tried(command: Command, target_file: Command) -> None:
+def test_unclaimed_features_are_not_tried(command: Command, target_file: Command) -> None:
     target_file(SILENT)
     done = command("run", "backward.py:Doubled", *CHECK)
     assert done.code == 5
@@ -35,7 +35,7 @@ def test_what_is_not_claimed_is_not_tried(command: Command, target_file: Command
 
 
 @pytest.mark.parametrize("options", [("--probe",), ("--profile", "full")])
-def test_a_probe_tries_it_and_a_silent_wrong_number_fails_as_if_it_were_claimed(
+def test_a_probed_unclaimed_feature_that_is_silently_wrong_fails(
     command: Command, target_file: Command, options: tuple[str, ...]
 ) -> None:
     target_file(SILENT)

@@ -11,7 +11,7 @@ Command = Callable[..., Any]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_the_report_says_which_profile_it_is(command: Command, profile: str) -> None:
+def test_the_report_names_the_profile(command: Command, profile: str) -> None:
     done = command("run", "autograd", "--profile", profile, "--checks", "full.gradients.mlp")
     assert f"checks of contract 1.0, profile {profile}, ran" in done.out
 
@@ -26,7 +26,7 @@ def test_a_check_of_a_larger_profile_is_refused_with_that_profile(command: Comma
     assert "matches no check of profile quick; use profile full" in done.err
 
 
-def test_an_unknown_profile_is_refused_with_the_nearest(command: Command) -> None:
+def test_an_unknown_profile_is_refused_with_the_nearest_name(command: Command) -> None:
     done = command("run", "autograd", "--profile", "quik")
     assert (done.code, done.out) == (2, "")
     assert "unknown profile 'quik' (did you mean quick?); expected one of quick, standard, full" in done.err

@@ -35,7 +35,7 @@ def on_a_terminal(*arguments: str, **variables: str) -> tuple[int, str]:
     return code, written.decode()
 
 
-def test_a_terminal_gets_a_bar_with_the_check_and_the_counts_and_a_verdict_in_colour() -> None:
+def test_a_terminal_shows_a_progress_bar_with_counts_and_a_coloured_verdict() -> None:
     code, written = on_a_terminal("run", "torch", "--checks", "split.gradients.output-view,full.gradients.mlp")
     plain = _ESCAPE.sub("", written)
     assert code == 1
@@ -53,7 +53,7 @@ def test_ci_and_a_dumb_terminal_get_plain_lines(variables: dict[str, str]) -> No
 
 
 @pytest.mark.slow
-def test_a_terminal_is_told_how_far_training_steps_are_and_what_the_doctor_waits_for() -> None:
+def test_a_terminal_shows_progress_of_training_steps_and_of_device_probing() -> None:
     code, written = on_a_terminal("pipeline", "reference-split", "--schedule", "1F1B,GPipe", "--microbatches", "2")
     assert code == 0
     assert re.search(r"pipeline\S+ .*\d/\d+ 0 failed", _ESCAPE.sub("", written))

@@ -46,7 +46,7 @@ def told(text: str) -> str:
 
 
 @pytest.mark.usefixtures("halved")
-def test_a_cause_is_told_by_its_smallest_check(command: Command) -> None:
+def test_a_cause_is_reported_with_its_smallest_check(command: Command) -> None:
     assert_expected_inline(
         told(command("run", "halved.py", *CHECKS).out),
         """\
@@ -66,7 +66,7 @@ halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 
 
 @pytest.mark.usefixtures("halved")
-def test_v_names_every_check_and_says_more_of_none(command: Command) -> None:
+def test_v_names_every_failed_check_without_more_detail(command: Command) -> None:
     shown = command("run", "halved.py", *CHECKS, "-v").out
     report = json.loads(command("run", "halved.py", *CHECKS, "--output-format", "json").out)
     failed = [result["check"] for result in report["results"] if result["status"] == "failed"]
@@ -78,13 +78,13 @@ def test_v_names_every_check_and_says_more_of_none(command: Command) -> None:
 
 
 @pytest.mark.usefixtures("halved")
-def test_so_many_failures_of_each_cause_are_shown(command: Command) -> None:
+def test_failures_sets_the_number_of_failures_shown_per_cause(command: Command) -> None:
     three = told(command("run", "halved.py", *CHECKS, "--failures", "3").out)
     assert three.count("worst at") == 3
 
 
 @pytest.mark.usefixtures("halved")
-def test_q_has_a_line_per_cause_and_qq_the_verdict_alone(command: Command) -> None:
+def test_q_prints_one_line_per_cause_and_qq_only_the_verdict(command: Command) -> None:
     quiet = command("run", "halved.py", *CHECKS, "-q")
     assert_expected_inline(
         quiet.out,
@@ -101,7 +101,7 @@ halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 
 
 @pytest.mark.usefixtures("halved")
-def test_concise_is_a_line_per_failure_and_the_verdict(command: Command) -> None:
+def test_concise_prints_one_line_per_failure_and_the_verdict(command: Command) -> None:
     done = command("run", "halved.py", "--checks", "full.loss.mlp,full.loss.conv2d", "--output-format", "concise")
     assert_expected_inline(
         done.out,
@@ -115,7 +115,7 @@ halved.py does NOT conform: 2 MUST failed; the contract was not run in full
     assert elsewhere.out.splitlines()[0].partition(":split.gradients.tied-apart: failed MUST: ")[1]
 
 
-def test_a_run_writes_the_page_and_the_tests_of_its_report(command: Command, halved: Path) -> None:
+def test_a_run_writes_the_html_page_and_the_junit_file(command: Command, halved: Path) -> None:
     files = ("--json", "out.json", "--html", "out.html", "--junit", "out.xml")
     done = command("run", "halved.py", *CHECKS, *files)
     assert [line for line in done.out.splitlines() if line.endswith(("out.json", "out.html", "out.xml"))] == [
@@ -125,7 +125,7 @@ def test_a_run_writes_the_page_and_the_tests_of_its_report(command: Command, hal
         assert command("report", "out.json", form, "-").out == (halved / name).read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(command: Command, halved: Path) -> None:
+def test_an_unwritable_page_is_refused_before_anything_runs(command: Command, halved: Path) -> None:
     assert "--html 'nowhere/out.html'" in command("run", "halved.py", "--html", "nowhere/out.html").err
     (halved / "gradconform.toml").write_text('junit = "nowhere/out.xml"\n', encoding="utf-8")
     done = command("run", "halved.py", "--json", "out.json")
@@ -133,13 +133,13 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_runs(command: 
     assert "--junit 'nowhere/out.xml'" in done.err
 
 
-def test_a_page_on_the_standard_output_is_left_to_the_report(command: Command) -> None:
+def test_a_run_refuses_to_write_its_page_to_standard_output(command: Command) -> None:
     done = command("run", "halved.py", "--html", "-")
     assert (done.code, done.out) == (2, "")
     assert "expected a file, got '-'" in done.err
 
 
-def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, halved: Path) -> None:
+def test_json_output_prints_only_the_report(command: Command, halved: Path) -> None:
     printed = command("run", "halved.py", *CHECKS, "--output-format", "json", "--json", "out.json")
     values = json.loads(printed.out)
     assert values == json.loads((halved / "out.json").read_text(encoding="utf-8"))
@@ -149,7 +149,7 @@ def test_json_is_the_report_and_nothing_else_and_so_is_a_dash(command: Command, 
 
 
 @pytest.mark.usefixtures("halved")
-def test_github_gets_an_annotation_per_cause_and_the_verdict(command: Command) -> None:
+def test_github_output_has_one_annotation_per_cause_and_one_for_the_verdict(command: Command) -> None:
     first, last = command("run", "halved.py", *CHECKS, "--output-format", "github").out.splitlines()
     assert first.startswith("::error file=halved.py,title=gradconform full.loss.")
     assert "%0Areproduce: gradconform replay full.loss." in first
@@ -170,7 +170,7 @@ def hostile() -> Report:
     )  # fmt: skip
 
 
-def test_what_others_wrote_ends_no_annotation_and_begins_none() -> None:
+def test_foreign_text_cannot_end_or_start_an_annotation() -> None:
     lines = list(github_annotations(hostile(), Path("/home")))
     assert [line.count("\n") + line.count("\r") + line.count("\x1b") for line in lines] == [0, 0]
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::error"]
@@ -178,14 +178,14 @@ def test_what_others_wrote_ends_no_annotation_and_begins_none() -> None:
     assert properties.split(",") == ["file=/srv/a%2Cb%3Ac%0A.py", "title=gradconform a.b.c"]
 
 
-def test_a_should_that_decides_nothing_is_a_warning(command: Command) -> None:
+def test_a_failed_should_is_a_warning_unless_strict_is_set(command: Command) -> None:
     given = ("run", "torch", "--checks", "hooks.post_accumulate.mlp-split", "--output-format", "github")
     assert [line.partition(" ")[0] for line in command(*given).out.splitlines()] == ["::warning", "::error"]
     assert command(*given, "--strict").out.startswith("::error")
 
 
 @pytest.mark.parametrize(("given", "ran"), [(("-x",), 1), (("--maxfail", "2"), 2)])
-def test_a_run_ends_where_enough_failed(command: Command, halved: Path, given: tuple[str, ...], ran: int) -> None:
+def test_a_run_stops_at_maxfail(command: Command, halved: Path, given: tuple[str, ...], ran: int) -> None:
     done = command("run", "halved.py", *CHECKS, *given, "--json", "out.json")
     report = json.loads((halved / "out.json").read_text(encoding="utf-8"))
     assert (done.code, report["verdict"], report["summary"]["failed"]) == (1, "does not conform", ran)
@@ -194,18 +194,18 @@ def test_a_run_ends_where_enough_failed(command: Command, halved: Path, given: t
 
 
 @pytest.mark.usefixtures("halved")
-def test_a_limit_that_the_last_check_reaches_stops_nothing(command: Command) -> None:
+def test_maxfail_reached_by_the_last_check_does_not_stop_the_run(command: Command) -> None:
     done = command("run", "halved.py", "--checks", "full.loss.mlp", "-x")
     assert "stopped" not in done.out
 
 
 @pytest.mark.usefixtures("halved")
-def test_a_run_that_was_stopped_says_how_to_go_on(command: Command) -> None:
+def test_a_stopped_run_prints_the_resume_command(command: Command) -> None:
     done = command("run", "halved.py", *CHECKS, "-x", "--ndjson", "run.ndjson")
     assert "continue with gradconform run --resume run.ndjson" in " ".join(done.out.split())
 
 
-def test_what_failed_last_is_run_again(command: Command, halved: Path) -> None:
+def test_lf_runs_the_last_failures_again(command: Command, halved: Path) -> None:
     assert (
         "no failed check of halved.py is recorded for this folder" in command("run", "halved.py", *CHECKS, "--lf").err
     )
@@ -219,7 +219,7 @@ def test_what_failed_last_is_run_again(command: Command, halved: Path) -> None:
     assert "full.loss.mlp" not in {result["check"] for result in left["results"]}
 
 
-def test_no_line_is_wider_than_80_columns_but_the_verdict() -> None:
+def test_only_the_verdict_line_is_wider_than_80_columns() -> None:
     report = check_stage_backward("torch", profile="quick")
     for detail in (Detail(), Detail(1), Detail(2), Detail(-1)):
         *lines, _ = closing(report, 80, detail=detail)
@@ -228,7 +228,7 @@ def test_no_line_is_wider_than_80_columns_but_the_verdict() -> None:
 
 
 @pytest.mark.usefixtures("halved")
-def test_what_was_written_is_told_unless_it_is_what_is_printed(command: Command) -> None:
+def test_written_files_are_listed_unless_the_output_goes_to_stdout(command: Command) -> None:
     command("run", "halved.py", *CHECKS, "--json", "run.json")
     done = command("report", "run.json", "--html", "run.html", "--markdown", "run.md", "--junit", "run.xml")
     assert (done.code, done.out.splitlines()) == (
@@ -240,7 +240,9 @@ def test_what_was_written_is_told_unless_it_is_what_is_printed(command: Command)
 
 
 @pytest.mark.parametrize("words", [("--json", "-"), ("--output-format", "json")])
-def test_what_a_target_prints_is_no_part_of_the_report(command: Command, halved: Path, words: tuple[str, ...]) -> None:
+def test_output_of_a_target_is_not_part_of_the_printed_report(
+    command: Command, halved: Path, words: tuple[str, ...]
+) -> None:
     (halved / "loud.py").write_text(
         HALVED.replace("    outputs =", "    print('computing')\n    outputs =", 1) + "print('loaded')\n",
         encoding="utf-8",
@@ -251,7 +253,7 @@ def test_what_a_target_prints_is_no_part_of_the_report(command: Command, halved:
     assert command("run", "loud.py", *CHECKS).out.startswith("loaded\n")
 
 
-def test_a_settings_file_keeps_the_output_for_the_report_too(command: Command, halved: Path) -> None:
+def test_an_output_format_from_the_settings_file_also_reserves_stdout(command: Command, halved: Path) -> None:
     (halved / "gradconform.toml").write_text('output-format = "concise"\n', encoding="utf-8")
     (halved / "loud.py").write_text(HALVED + "print('loaded')\n", encoding="utf-8")
     done = command("run", "loud.py", *CHECKS)
@@ -260,7 +262,7 @@ def test_a_settings_file_keeps_the_output_for_the_report_too(command: Command, h
 
 
 @pytest.mark.usefixtures("halved")
-def test_what_failed_in_a_larger_profile_alone_is_left_out(command: Command) -> None:
+def test_lf_ignores_failures_outside_the_profile(command: Command) -> None:
     only = ("--profile", "quick", "--checks", "full.loss.m*", "--lf", "--json", "-")
     command("run", "halved.py", "--checks", "full.loss.m*", "-q")
     found = json.loads(command("run", "halved.py", *only).out)

@@ -81,7 +81,7 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
         ("thing 1.2: error: kit: 1 check could not be judged; 1 MUST failed", report(WRONG, ERROR)),
     ],
 )
-def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
+def test_the_verdict_names_the_deciding_reason(expected: str, run: Report) -> None:
     assert verdict(run) == expected
 
 
@@ -118,11 +118,11 @@ def test_the_verdict_says_what_decided(expected: str, run: Report) -> None:
         ("the adapter is wrong", result("a.b.c", "error", kind="adapter", message="the adapter is wrong")),
     ],
 )
-def test_a_cause_is_what_was_seen_without_the_place(expected: str, seen: Result) -> None:
+def test_a_cause_describes_the_failure_without_its_place(expected: str, seen: Result) -> None:
     assert cause(seen) == expected
 
 
-def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first() -> None:
+def test_causes_that_differ_only_in_a_number_are_merged_and_the_largest_is_first() -> None:
     raised = [
         failed(f"a.b.{mb}", "the action", f"raised {error}; plain autograd does not", kind="error", raised=error)
         for mb, error in enumerate(f"IndexError: {mb} of 9" for mb in range(3))
@@ -135,7 +135,7 @@ def test_causes_that_differ_in_a_number_only_are_one_and_the_largest_comes_first
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_any_words(kind: str) -> None:
+def test_findings_of_the_same_kind_and_tensor_sort_are_one_cause_despite_other_text(kind: str) -> None:
     found = by_cause(failed(f"a.b.{said}", said, f"is {said}", kind=kind) for said in ("here", "there"))
     assert [(group.text.startswith("after W, a parameter gradient "), len(group.results)) for group in found] == [
         (True, 2)
@@ -145,7 +145,7 @@ def test_findings_of_one_kind_on_one_sort_of_tensor_are_one_cause_in_any_words(k
 @pytest.mark.parametrize(
     "other", [{"kind": "alive"}, {"action": "I0"}, {"sort": "output gradient"}, {"raised": "KeyError: 'x'"}], ids=str
 )
-def test_findings_that_differ_in_a_value_are_two_causes_with_equal_words_too(other: dict[str, str]) -> None:
+def test_findings_with_different_values_are_two_causes_despite_equal_text(other: dict[str, str]) -> None:
     values = {"kind": "error", "action": "W0", "sort": "parameter gradient", "raised": "KeyError: 'y'"}
     found = by_cause(
         [failed("a.b.c", "weight", "is wrong", **values), failed("a.b.d", "weight", "is wrong", **{**values, **other})]
@@ -161,7 +161,7 @@ def both(check: str, *kinds: str, action: str = "W0") -> Result:
     return Result.from_dict({**parts[0].to_dict(), "findings": findings}).of_findings(findings)
 
 
-def test_a_check_is_in_each_of_its_causes_with_only_their_findings() -> None:
+def test_a_check_appears_in_each_of_its_causes_with_only_their_findings() -> None:
     found = by_cause([both("a.b.c", "mismatch", "missing"), both("a.b.d", "mismatch"), both("a.b.e", "missing")])
     assert [(group.text, list(group.checks)) for group in found] == [
         ("after W, a parameter gradient has a wrong value; likely cause: it is mismatch", ["a.b.c", "a.b.d"]),
@@ -177,7 +177,7 @@ def test_a_check_is_in_each_of_its_causes_with_only_their_findings() -> None:
     assert "missing" not in found[0].results[0].message
 
 
-def test_one_reason_is_another_cause_than_another_and_the_twins_b_and_i_are_one() -> None:
+def test_different_reasons_are_different_causes_but_b_and_i_are_merged() -> None:
     one, other = both("a.b.c", "mismatch", action="B0"), both("a.b.d", "mismatch", action="I1")
     (group,) = by_cause([one, other])
     assert group.text == "after B or I, a parameter gradient has a wrong value; likely cause: it is mismatch"

@@ -10,12 +10,12 @@ import pytest
 from gradconform.cli import main
 
 
-def test_what_is_no_percentage_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_percentage_is_refused_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "reference-split", "--require-device-execution", "101"]) == 2
     assert "require_device_execution: expected a number from 0 to 100, such as 95; got '101'" in capsys.readouterr().err
 
 
-def test_on_the_cpu_nothing_is_recorded_and_nothing_is_elsewhere(tmp_path: Path) -> None:
+def test_on_the_cpu_no_device_share_and_no_memory_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     arguments = ["--checks", "full.gradients.mlp", "--no-isolation", "--json", str(path)]
     assert main(["run", "reference-split", "--require-device-execution", "100", *arguments]) == 5

@@ -12,7 +12,7 @@ from expecttest import assert_expected_inline
 Command = Callable[..., Any]
 
 
-def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> None:
+def test_a_conforming_target_gives_0_and_the_verdict_is_last(command: Command) -> None:
     done = command("run", "reference-split", "--profile", "quick")
     assert (done.code, done.err) == (0, "")
     count = re.fullmatch(r"(\d+) of \1 checks of contract 1\.0, profile quick, ran", done.out.splitlines()[-2])
@@ -21,7 +21,7 @@ def test_a_target_that_conforms_gives_0_and_says_so_last(command: Command) -> No
     assert done.last == f"reference-split 1.0.0 conforms to contract 1.0 in profile quick: {passed}"
 
 
-def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(command: Command) -> None:
+def test_a_non_conforming_target_gives_1_and_every_failed_check_is_named(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.gradients.*", "-v")
     assert done.code == 1
     assert re.fullmatch(rf"torch {re.escape(torch.__version__)} does NOT conform: \d+ MUST failed; .*", done.last)
@@ -29,7 +29,7 @@ def test_a_target_that_does_not_conform_gives_1_and_names_every_failed_check(com
         assert f"split.gradients.{check}: " in done.out
 
 
-def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
+def test_every_failed_check_is_printed(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     done = command("run", "torch", "-v", "--json", str(path))
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
@@ -38,7 +38,7 @@ def test_no_failed_check_is_left_out(command: Command, tmp_path: Path) -> None:
     assert [check for check in failed if f"{check}: " not in done.out] == []
 
 
-def test_failures_with_one_cause_are_told_together(command: Command) -> None:
+def test_failures_with_one_cause_are_reported_together(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.gradients.output-[tv]*,split.gradients.output-slice", "-vv")
     assert "[1] 3 checks: I raised RuntimeError: Can't detach views in-place." in done.out
     told = done.out[done.out.index("    program") : done.out.rindex("\n3 of")]
@@ -57,20 +57,20 @@ def test_failures_with_one_cause_are_told_together(command: Command) -> None:
     )
 
 
-def test_wrong_values_are_told_with_their_numbers_and_of_many_the_names(command: Command) -> None:
+def test_wrong_values_are_reported_with_numbers_and_further_ones_by_name(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.*.embedding")
     assert re.search(r"- 0\.weight, after W0: expected a tensor of shape \(5, 11\) with largest\s+element", done.out)
     assert "- and 2.weight, 2.bias\n" in done.out
 
 
-def test_what_is_judged_is_told_before_anything_runs(command: Command) -> None:
+def test_the_target_and_contract_are_printed_before_anything_runs(command: Command) -> None:
     lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
     assert lines[0].startswith(f"gradconform 1.0.0 judges torch {torch.__version__}")
     assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
     assert re.fullmatch(r"contract  1\.0, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
 
 
-def test_outside_a_terminal_there_is_one_line_per_area_and_no_colour(command: Command) -> None:
+def test_outside_a_terminal_there_is_one_uncoloured_line_per_area(command: Command) -> None:
     done = command("run", "reference-split", "--checks", "full.gradients.mlp*,split.loss.mlp")
     assert re.findall(r"^(\w+) +(\d+) of (\d+) +(\d+) passed$", done.out, re.MULTILINE) == [
         ("full", "2", "2", "2"),
@@ -79,12 +79,12 @@ def test_outside_a_terminal_there_is_one_line_per_area_and_no_colour(command: Co
     assert "\x1b" not in done.out
 
 
-def test_no_line_but_paths_and_the_verdict_is_wider_than_the_terminal(command: Command) -> None:
+def test_only_paths_and_the_verdict_are_wider_than_the_terminal(command: Command) -> None:
     done = command("run", "torch", "--checks", "split.*,hooks.*,state.*")
     assert [line for line in done.out.splitlines()[2:-1] if len(line) > 80] == []
 
 
-def test_what_is_not_claimed_is_counted_with_its_reason(command: Command, target_file: Command) -> None:
+def test_unclaimed_checks_are_counted_with_the_reason(command: Command, target_file: Command) -> None:
     target_file()
     done = command("run", "backward.py", "--profile", "quick", "--checks", "*.mlp")
     assert re.search(r"unsupported: \d+ checks, neither passed nor failed", done.out)
@@ -97,7 +97,7 @@ def test_python_m_gradconform_is_the_command(process: Command) -> None:
     assert "incomplete, no verdict: 1 of" in done.last
 
 
-def test_what_an_output_cannot_encode_is_escaped(process: Command, target_file: Command) -> None:
+def test_characters_that_the_output_cannot_encode_are_escaped(process: Command, target_file: Command) -> None:
     target_file("def stage_backward(a, b, c):\n    raise ValueError('sm\\u00f8rrebr\\u00f8d')\n")
     done = process("run", "backward.py", "--checks", "full.gradients.mlp", PYTHONIOENCODING="ascii:strict")
     assert (done.code, done.err) == (1, "")

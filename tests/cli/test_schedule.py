@@ -24,7 +24,7 @@ def zbv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_schedule_of_ones_own_is_judged_in_place_of_the_contract(command: Command, zbv: Path) -> None:
+def test_a_schedule_file_is_judged_instead_of_the_contract(command: Command, zbv: Path) -> None:
     done = command("run", "reference-split", "--schedule", zbv.name)
     assert (done.code, done.err) == (0, "")
     assert_expected_inline(
@@ -43,7 +43,7 @@ reference-split 1.0.0: 1 of 1 check passed; no verdict on contract 1.0, which wa
     )
 
 
-def test_the_report_says_that_the_contract_was_not_run(command: Command, zbv: Path, tmp_path: Path) -> None:
+def test_the_report_states_that_the_contract_was_not_run(command: Command, zbv: Path, tmp_path: Path) -> None:
     done = command("run", "torch", "--schedule", zbv.name, "--json", str(tmp_path / "out.json"))
     assert done.code == 0
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def test_the_report_says_that_the_contract_was_not_run(command: Command, zbv: Pa
     assert (found["summary"]["manifest"], found["summary"]["planned"]) == (1, 1)
 
 
-def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_path: Path) -> None:
+def test_several_schedules_dtypes_and_globs_can_be_combined(command: Command, zbv: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "my_zbv.csv"
     other.parent.mkdir()
     other.write_text("0F0,0B0\n", encoding="utf-8")
@@ -72,7 +72,9 @@ def test_several_schedules_dtypes_and_globs(command: Command, zbv: Path, tmp_pat
     assert narrowed.last == "reference-split 1.0.0: incomplete, no verdict: 2 of 4 checks ran, none failed"
 
 
-def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_file: Callable[..., Path]) -> None:
+def test_a_wrong_backward_fails_on_a_schedule_file(
+    command: Command, zbv: Path, target_file: Callable[..., Path]
+) -> None:
     target_file(
         "from gradconform.reference.split import *\n"
         "from gradconform.reference import split\n"
@@ -87,7 +89,7 @@ def test_a_wrong_backward_is_found_in_it(command: Command, zbv: Path, target_fil
     assert done.last.endswith(": 1 of 1 check failed; no verdict on contract 1.0, which was not run")
 
 
-def test_a_target_without_what_the_schedule_asks_for_is_incomplete(
+def test_a_target_without_a_feature_of_the_schedule_is_incomplete(
     command: Command, zbv: Path, target_file: Callable[..., Path]
 ) -> None:
     done = command("run", str(target_file()), "--schedule", zbv.name)
@@ -115,19 +117,19 @@ def test_a_bad_file_is_refused_before_anything_runs(
     assert said in " ".join(done.err.split())
 
 
-def test_a_file_that_is_not_there_is_refused(command: Command, zbv: Path) -> None:
+def test_a_missing_file_is_refused(command: Command, zbv: Path) -> None:
     done = command("run", "torch", "--schedule", f"{zbv.stem}.cvs")
     assert (done.code, done.out) == (2, "")
     assert "cannot read the schedule 'My ZBV.cvs': No such file or directory" in " ".join(done.err.split())
 
 
-def test_checks_of_the_contract_are_not_among_those_of_a_schedule(command: Command, zbv: Path) -> None:
+def test_a_schedule_run_has_no_checks_of_the_contract(command: Command, zbv: Path) -> None:
     done = command("run", "torch", "--schedule", zbv.name, "--checks", "full.*")
     assert done.code == 2
     assert "check pattern 'full.*' matches no check; the areas are schedule" in " ".join(done.err.split())
 
 
-def test_the_library_takes_a_schedule_a_path_or_several(zbv: Path) -> None:
+def test_the_library_accepts_a_schedule_a_path_or_a_list(zbv: Path) -> None:
     for given in (zbv, str(zbv), recorded("GPipe-2x1x3"), [zbv, recorded("GPipe-2x1x3")]):
         report = check_stage_backward("autograd", schedule=given)
         assert (report.verdict, report.conforms, report.exit_code) == ("passed", False, 0)

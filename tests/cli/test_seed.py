@@ -11,7 +11,7 @@ from gradconform.user_input.option_help import DEFAULT_SEED
 Command = Callable[..., Any]
 
 
-def test_the_default_is_that_of_the_library(command: Command) -> None:
+def test_the_default_seed_is_that_of_the_library(command: Command) -> None:
     assert f"seed {DEFAULT_SEED}" in command("run", "autograd", "--checks", "full.gradients.mlp").out
 
 
@@ -25,7 +25,7 @@ def test_another_seed_draws_other_values(command: Command) -> None:
 
 
 @pytest.mark.parametrize("seed", ["x", "-1", "1.5", "", "4294967296"])
-def test_what_is_no_seed_is_refused(command: Command, seed: str) -> None:
+def test_an_invalid_seed_is_refused(command: Command, seed: str) -> None:
     done = command("run", "autograd", f"--seed={seed}")
     assert (done.code, done.out) == (2, "")
     assert f"expected an integer from 0 to 4294967295, got {seed!r}" in done.err

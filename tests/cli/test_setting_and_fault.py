@@ -91,7 +91,7 @@ def _doubled(_: Any, grad: Tensor) -> Tensor:
         (lambda: target(each_input_grad(_doubled)), "float32-high"),
     ],
 )
-def test_what_is_wrong_under_one_setting_alone_fails_there_alone(made: Callable[[], Any], setting: str) -> None:
+def test_a_defect_under_one_setting_fails_only_under_that_setting(made: Callable[[], Any], setting: str) -> None:
     others = ["float32-medium", setting]
     report = check_stage_backward(made(), setting=others, checks="settings.*.mlp")
     assert {result.check.split(".")[2] for result in report if result.status == "failed"} == {setting}
@@ -108,9 +108,7 @@ def test_every_known_fault_is_found_on_the_cpu(command: Command) -> None:
     assert f"known faults: {len(faults.FAULTS)}, each to be found by a check that names it" in done.out
 
 
-def test_a_fault_that_nothing_finds_says_that_the_kit_is_blind_there(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_fault_that_no_check_finds_is_a_kit_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"))
     monkeypatch.setattr("gradconform.contract.on_fault.FAULTS", {"overwrite": none})
     done = command("run", "reference-split", "--fault", "overwrite", "--no-isolation")
@@ -148,7 +146,7 @@ def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
     assert told is None or told in result.message
 
 
-def test_a_fault_whose_finder_is_not_done_on_the_device_is_unsupported_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_unsupported_if_the_device_cannot_run_its_finder(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = select_checks(["no-elements-no-gradient"], {**checks_of()}).checks
     assert isinstance(check, FaultCheck)
     lost = check.finders[-1].id
@@ -174,13 +172,15 @@ def test_a_fault_whose_finder_is_not_done_on_the_device_is_unsupported_there(mon
         (("--setting", "float32-high", "--dtype", "float64"), "no selected check runs in float64"),
     ],
 )
-def test_a_name_that_is_none_is_refused(command: Command, words: tuple[str, ...], told: str) -> None:
+def test_an_unknown_setting_or_fault_is_refused_with_the_nearest_name(
+    command: Command, words: tuple[str, ...], told: str
+) -> None:
     done = command("run", "torch", *words)
     assert done.code == 2
     assert told in done.err
 
 
-def test_one_is_replayed_by_its_id_alone(command: Command) -> None:
+def test_a_setting_or_fault_is_replayed_by_its_id(command: Command) -> None:
     again = command("replay", "settings.split.autocast-bfloat16.mlp", "reference-split")
     assert again.code == 0
     assert "settings.split.autocast-bfloat16.mlp: passed" in again.out

@@ -72,7 +72,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_stage_of_ones_own_is_judged_in_place_of_the_contract(command: Command, model: Path) -> None:
+def test_a_user_stage_is_judged_instead_of_the_contract(command: Command, model: Path) -> None:
     given = ("--stage", "model.py:build_head", "--profile", "quick", "--strict")
     done = command("run", "reference-split", *given)
     assert (done.code, done.err) == (0, "")
@@ -101,7 +101,7 @@ reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.0, which
     assert model.is_dir()
 
 
-def test_a_block_that_accepts_its_own_output_runs_in_the_order_of_schedules(command: Command, model: Path) -> None:
+def test_a_block_that_accepts_its_own_output_also_runs_in_schedules(command: Command, model: Path) -> None:
     done = command("run", "reference-split", "--stage", "model.py:build_block", "--json", str(model / "out.json"))
     assert done.code == 0
     found = json.loads((model / "out.json").read_text(encoding="utf-8"))
@@ -192,7 +192,7 @@ def test_a_fault_in_the_middle_of_a_model_is_reported_with_its_module_and_parame
     assert "1 passed" in right.out
 
 
-def test_stages_of_a_file_are_those_that_it_offers_and_names_differ(command: Command, model: Path) -> None:
+def test_a_file_gives_the_stages_in_all_and_repeated_names_get_a_number(command: Command, model: Path) -> None:
     (model / "several.py").write_text(
         "from torch import nn\n__all__ = ['first', 'second']\n"
         "def first():\n    return nn.Linear(3, 3)\n\nsecond = nn.Linear(4, 2)\n\ndef third():\n    return 0\n",
@@ -207,7 +207,7 @@ def test_stages_of_a_file_are_those_that_it_offers_and_names_differ(command: Com
     ]
 
 
-def test_arguments_by_name_are_handed_in_by_position_and_traits_are_found(command: Command, model: Path) -> None:
+def test_keyword_arguments_are_passed_by_position_and_traits_are_found(command: Command, model: Path) -> None:
     done = command("run", "reference-split", "--stage", "model.py:with_arguments", "--json", str(model / "out.json"))
     assert done.code == 0
     (told,) = json.loads((model / "out.json").read_text(encoding="utf-8"))["extra"]
@@ -232,7 +232,7 @@ def test_arguments_by_name_are_handed_in_by_position_and_traits_are_found(comman
         ("nowhere.at.all", "cannot import module 'nowhere'. Expected package.module[:object] or path/to/file.py"),
     ],
 )
-def test_what_is_no_stage_is_refused_before_anything_runs(command: Command, model: Path, name: str, said: str) -> None:
+def test_an_invalid_stage_is_refused_before_anything_runs(command: Command, model: Path, name: str, said: str) -> None:
     done = command("run", "torch", "--stage", name)
     assert (done.code, done.out) == (2, "")
     assert said in done.err

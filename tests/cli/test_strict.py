@@ -9,7 +9,7 @@ Command = Callable[..., Any]
 FAILED_SHOULD = ("--checks", "hooks.post_accumulate.mlp-split")
 
 
-def test_a_failed_should_is_told_in_full_and_decides_nothing(command: Command) -> None:
+def test_a_failed_should_is_reported_in_full_and_does_not_decide(command: Command) -> None:
     done = command("run", "torch", *FAILED_SHOULD, "-v")
     assert done.code == 5
     assert "failed SHOULD (they decide only with --strict): 1 check" in done.out
@@ -17,7 +17,7 @@ def test_a_failed_should_is_told_in_full_and_decides_nothing(command: Command) -
     assert done.last.endswith("checks ran; 1 SHOULD failed")
 
 
-def test_strict_lets_it_decide(command: Command) -> None:
+def test_strict_makes_a_failed_should_decide(command: Command) -> None:
     done = command("run", "torch", *FAILED_SHOULD, "--strict")
     assert done.code == 1
     assert "= failed SHOULD: 1 check =" in done.out

@@ -83,7 +83,7 @@ def test_a_file_target_is_reported_with_its_path(command: Command, target_file: 
         ("json", "has no stage_backward and is not an adapter"),
     ],
 )
-def test_a_bad_target_is_refused_with_what_is_near_it(
+def test_a_bad_target_is_refused_with_a_suggestion(
     command: Command, target_file: Command, target: str, told: str
 ) -> None:
     target_file()
@@ -93,14 +93,14 @@ def test_a_bad_target_is_refused_with_what_is_near_it(
     assert "Traceback" not in done.err
 
 
-def test_a_target_that_ends_the_process_while_it_is_loaded_is_no_pass(command: Command, target_file: Command) -> None:
+def test_a_target_that_exits_on_import_is_refused(command: Command, target_file: Command) -> None:
     target_file("import sys\nsys.exit(0)\n")
     done = command("run", "backward.py")
     assert (done.code, done.out) == (2, "")
     assert "SystemExit" in done.err
 
 
-def test_a_target_that_ends_the_process_while_it_is_judged_is_no_pass(command: Command, target_file: Command) -> None:
+def test_a_target_that_exits_while_judged_fails(command: Command, target_file: Command) -> None:
     target_file("import sys\ndef stage_backward(a, b, c):\n    sys.exit(0)\n")
     done = command("run", "backward.py", "--profile", "quick")
     assert done.code == 1
@@ -108,7 +108,7 @@ def test_a_target_that_ends_the_process_while_it_is_judged_is_no_pass(command: C
     assert "does NOT conform" in done.last
 
 
-def test_a_wrong_adapter_is_an_error_of_the_adapter_told_once(command: Command, target_file: Command) -> None:
+def test_a_wrong_adapter_is_reported_once_as_an_adapter_error(command: Command, target_file: Command) -> None:
     target_file(
         "from gradconform.reference.autograd import AutogradAdapter\n"
         "class Wrong(AutogradAdapter):\n"
@@ -124,7 +124,7 @@ def test_a_wrong_adapter_is_an_error_of_the_adapter_told_once(command: Command, 
     assert "error: adapter" in done.last
 
 
-def test_the_search_path_is_as_before_after_a_run(command: Command, target_file: Command) -> None:
+def test_a_run_restores_the_import_search_path(command: Command, target_file: Command) -> None:
     import sys  # noqa: PLC0415 (what is asked about)
 
     target_file()

@@ -12,7 +12,7 @@ from gradconform.version import KIT_VERSION
 TELL = "gradconform.target.resolve:describe_targets"
 
 
-def test_a_target_that_ends_the_process_costs_no_other_its_answer(
+def test_a_target_that_ends_its_process_does_not_lose_other_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -31,5 +31,5 @@ def test_a_target_that_ends_the_process_costs_no_other_its_answer(
     assert plain["version"] == split["version"] == KIT_VERSION
 
 
-def test_no_target_takes_no_process() -> None:
+def test_an_empty_target_list_starts_no_process() -> None:
     assert list(query_targets("gradconform.nowhere:nothing", [])) == []

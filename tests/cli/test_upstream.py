@@ -28,9 +28,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_the_list_has_a_line_for_each_defect_and_writes_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_has_one_line_per_defect_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["upstream"]) == EXIT_CONFORMS
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines[: len(OFFERS)]] == list(OFFERS)
@@ -39,7 +37,7 @@ def test_the_list_has_a_line_for_each_defect_and_writes_nothing(
     assert files(folder) == []
 
 
-def test_of_a_named_defect_report_and_test_are_written_and_it_is_said_that_nothing_was_sent(
+def test_a_named_defect_gets_a_report_and_a_test_and_nothing_is_sent(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["upstream", ONE]) == EXIT_CONFORMS
@@ -63,7 +61,7 @@ nothing was sent; you decide whether to report it
     assert OFFERS[ONE].test in report
 
 
-def test_a_report_that_speaks_of_actions_says_what_they_are(folder: Path) -> None:
+def test_a_report_that_uses_action_letters_explains_them(folder: Path) -> None:
     assert main(["upstream", "torch/activation-hook-applied-twice", ONE]) == EXIT_CONFORMS
     reports = {
         path.stem: "F, B, I and W are the actions" in path.read_text(encoding="utf-8") for path in folder.glob("*.md")
@@ -71,7 +69,7 @@ def test_a_report_that_speaks_of_actions_says_what_they_are(folder: Path) -> Non
     assert reports == {"activation_hook_applied_twice": True, "view_output": False}
 
 
-def test_defects_of_several_projects_have_a_folder_each(folder: Path) -> None:
+def test_defects_of_several_projects_get_one_folder_per_project(folder: Path) -> None:
     (folder / "here").mkdir()
     assert main(["upstream", "*/surplus-output-grads", "--into", "here"]) == EXIT_CONFORMS
     homes = {path.split("/")[1] for path in files(folder)}
@@ -79,12 +77,12 @@ def test_defects_of_several_projects_have_a_folder_each(folder: Path) -> None:
     assert len(files(folder)) == 6
 
 
-def test_all_of_them_are_written(folder: Path) -> None:
+def test_all_writes_every_report_and_test(folder: Path) -> None:
     assert main(["upstream", "--all"]) == EXIT_CONFORMS
     assert len(files(folder)) == 2 * len(OFFERS)
 
 
-def test_a_file_that_is_there_is_kept_with_all_others_unless_it_is_forced(
+def test_an_existing_file_stops_all_writing_unless_force_is_set(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "test_view_output.py").write_text("mine")
@@ -108,7 +106,7 @@ def test_a_file_that_is_there_is_kept_with_all_others_unless_it_is_forced(
         (["--force"], "--into and --force require defects to write; name a defect, or add --all"),
     ],
 )
-def test_a_wrong_use_is_told_and_writes_nothing(
+def test_wrong_usage_is_reported_and_writes_nothing(
     folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["upstream", *words]) == EXIT_USAGE
@@ -116,7 +114,7 @@ def test_a_wrong_use_is_told_and_writes_nothing(
     assert files(folder) == []
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(
+def test_a_failed_write_leaves_no_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(self: Path, target: Path) -> None:

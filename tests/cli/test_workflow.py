@@ -76,7 +76,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 
 
 @pytest.mark.slow
-def test_main_branch_and_pull_requests(repository: Callable[..., Repository]) -> None:
+def test_the_workflow_runs_on_the_main_branch_and_pull_requests(repository: Callable[..., Repository]) -> None:
     made = repository()
     job = made.happens("push", "main", RIGHT)["stage-backward"]
     assert job.failed == [], job.logs
@@ -112,7 +112,7 @@ def test_main_branch_and_pull_requests(repository: Callable[..., Repository]) ->
 
 
 @pytest.mark.slow
-def test_shards_are_merged_and_compared(repository: Callable[..., Repository]) -> None:
+def test_the_workflow_merges_and_compares_shards(repository: Callable[..., Repository]) -> None:
     made = repository("--shards", "2")
     jobs = made.happens("push", "main", RIGHT)
     assert list(jobs) == ["shard 1", "shard 2", "stage-backward"]
@@ -126,7 +126,7 @@ def test_shards_are_merged_and_compared(repository: Callable[..., Repository]) -
     assert read_report(made.hub.artifacts / "gradconform" / "gradconform.json").verdict == "does not conform"
 
 
-def test_a_target_that_cannot_be_judged_is_red_and_told_in_the_log(repository: Callable[..., Repository]) -> None:
+def test_an_unimportable_target_fails_the_job_and_is_in_the_log(repository: Callable[..., Repository]) -> None:
     made = repository()
     job = made.happens("push", "main", "import no_such_module\n")["stage-backward"]
     assert job.failed == ["Judge"], job.logs
@@ -136,7 +136,7 @@ def test_a_target_that_cannot_be_judged_is_red_and_told_in_the_log(repository: C
 
 
 @pytest.mark.parametrize("options", [(), ("--shards", "4")])
-def test_actionlint_has_nothing_to_say(repository: Callable[..., Repository], options: tuple[str, ...]) -> None:
+def test_actionlint_reports_nothing(repository: Callable[..., Repository], options: tuple[str, ...]) -> None:
     beside = Path(sys.executable).with_name("actionlint")
     found = str(beside) if beside.exists() else shutil.which("actionlint")
     if found is None:
@@ -147,7 +147,7 @@ def test_actionlint_has_nothing_to_say(repository: Callable[..., Repository], op
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_every_action_is_pinned_to_a_commit_and_the_token_reads_alone(repository: Callable[..., Repository]) -> None:
+def test_every_action_is_pinned_to_a_commit_and_the_token_is_read_only(repository: Callable[..., Repository]) -> None:
     made = repository("--shards", "2")
     text = (made.folder / WORKFLOW).read_text(encoding="utf-8")
     uses = re.findall(r"uses: (.*)", text)

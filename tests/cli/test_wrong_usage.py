@@ -124,7 +124,7 @@ def folder(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("words", WRONG, ids=" ".join)
-def test_wrong_usage_is_told_what_to_do(command: Command, folder: Path, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_refused_with_advice(command: Command, folder: Path, words: tuple[str, ...]) -> None:
     done = command(*words)
     assert (done.code, done.out) == (2, "")
     assert WRONG[words].format(folder=folder) in done.err
@@ -133,7 +133,7 @@ def test_wrong_usage_is_told_what_to_do(command: Command, folder: Path, words: t
 
 @pytest.mark.parametrize("words", [("run", "mylb"), ("run", "mylib:nope"), ("run", "."), ("fuzz", "mylb.py")])
 @pytest.mark.usefixtures("folder")
-def test_a_target_that_is_not_there_is_told_without_torch(process: Command, words: tuple[str, ...]) -> None:
+def test_a_missing_target_is_refused_without_importing_torch(process: Command, words: tuple[str, ...]) -> None:
     code = (
         f"import sys\nfrom gradconform.cli import main\ncode = main({list(words)})\nassert 'torch' not in sys.modules"
     )
@@ -149,14 +149,14 @@ def test_a_target_that_returns_text_fails_for_one_cause(command: Command) -> Non
 
 
 @pytest.mark.usefixtures("folder")
-def test_an_index_of_the_cpu_is_said_to_mean_nothing(command: Command) -> None:
+def test_a_cpu_index_is_reported_as_the_cpu(command: Command) -> None:
     assert (
         "on cpu:3 (the CPU) float32" in command("run", "autograd", "--device", "cpu:3", "--checks", "full.loss.mlp").out
     )
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_function_of_the_right_name_is_a_target(command: Command) -> None:
+def test_a_function_named_stage_backward_is_a_target(command: Command) -> None:
     done = command("run", "text.py:stage_backward", "--checks", "full.loss.mlp")
     assert "returned str;" in " ".join(done.out.split())
 
@@ -190,7 +190,7 @@ def refusal(named: Named) -> str | None:
 
 
 @pytest.mark.parametrize("source", OPEN)
-def test_no_name_is_refused_that_a_module_may_have(tmp_path: Path, source: str) -> None:
+def test_an_attribute_that_a_module_may_define_is_not_refused(tmp_path: Path, source: str) -> None:
     (tmp_path / "open.py").write_text(source, encoding="utf-8")
     assert refusal(Named(f"{tmp_path}/open.py:x", "open")) is None
 
@@ -198,11 +198,13 @@ def test_no_name_is_refused_that_a_module_may_have(tmp_path: Path, source: str) 
 @pytest.mark.parametrize(
     "name", ["torch.nn", "os.path", "gradconform.fixtures.programs", "torch.nn:functional", "json"]
 )
-def test_no_module_is_refused_that_can_be_imported(name: str) -> None:
+def test_an_importable_module_is_not_refused(name: str) -> None:
     assert refusal(Named(name, name)) is None
 
 
-def test_what_is_in_no_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_missing_from_its_package_is_refused_with_the_nearest_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with (
         current_folder_first(),

@@ -13,7 +13,7 @@ from gradconform.drive.upstream_graph import UpstreamGraph
 from gradconform.target.call_arguments import KeptLists, ListChangedError, weights_for
 
 
-def test_buffers_are_filled_again_once_their_micro_batch_is_done() -> None:
+def test_a_receive_buffer_is_reused_after_its_micro_batch_ends() -> None:
     buffers = ReceiveBuffers()
     first, second = buffers.received(0, (torch.zeros(2),)), buffers.received(1, (torch.ones(2),))
     assert first[0] is not second[0]
@@ -23,7 +23,7 @@ def test_buffers_are_filled_again_once_their_micro_batch_is_done() -> None:
     assert first[0].tolist() == [3.0, 3.0]
 
 
-def test_buffers_of_a_w_are_free_with_the_end_of_its_step_and_none_of_another_shape_is_filled() -> None:
+def test_after_w_a_buffer_is_free_only_at_the_end_of_the_step_and_for_its_shape() -> None:
     buffers = ReceiveBuffers()
     first = buffers.received(0, (torch.zeros(2),))
     buffers.after("W", 0)
@@ -34,7 +34,7 @@ def test_buffers_of_a_w_are_free_with_the_end_of_its_step_and_none_of_another_sh
 
 
 @pytest.mark.parametrize(("change", "wrong"), [(False, False), (True, True)])
-def test_an_earlier_graph_goes_on_unless_its_memory_was_written_to(change: bool, wrong: bool) -> None:  # noqa: FBT001 (a parameter)
+def test_an_earlier_graph_continues_unless_its_memory_was_overwritten(change: bool, wrong: bool) -> None:  # noqa: FBT001 (a parameter)
     upstream = UpstreamGraph()
     (arg,) = upstream.args(0, (torch.ones(2, requires_grad=True),))
     assert arg.is_leaf

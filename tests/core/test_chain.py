@@ -86,7 +86,7 @@ class Recording:
         return Session(stage, spec)
 
 
-def test_each_stage_is_fed_the_outputs_of_the_one_before_as_leaves_of_its_own() -> None:
+def test_each_stage_gets_the_previous_outputs_as_new_leaves() -> None:
     kit = Recording()
     drive(kit, materials_of(chain()))
     for lane, mb in ((1, 0), (2, 0), (1, 1), (2, 1)):
@@ -98,7 +98,7 @@ def test_each_stage_is_fed_the_outputs_of_the_one_before_as_leaves_of_its_own() 
             assert (arg.is_leaf, arg.requires_grad, output.is_leaf) == (True, True, False)
 
 
-def test_each_stage_is_given_what_the_one_behind_returned_and_the_last_has_the_loss() -> None:
+def test_each_stage_gets_the_gradients_of_the_next_stage_and_the_last_gets_the_loss() -> None:
     kit = Recording()
     drive(kit, materials_of(chain()))
     assert [(spec.is_first, spec.is_last, spec.loss_fn is not None) for spec in kit.specs] == [
@@ -114,7 +114,7 @@ def test_each_stage_is_given_what_the_one_behind_returned_and_the_last_has_the_l
                 assert given.grad_fn is None
 
 
-def test_without_a_loss_the_last_stage_is_given_output_gradients() -> None:
+def test_without_a_loss_the_last_stage_gets_output_gradients() -> None:
     kit = Recording()
     trial = chain(MLP, RESIDUAL, program="F0 1F0 1B0 B0", loss=False)
     drive(kit, materials_of(trial))
@@ -124,7 +124,7 @@ def test_without_a_loss_the_last_stage_is_given_output_gradients() -> None:
     assert findings_in(chained(evidence_of(trial))) == []
 
 
-def test_the_loss_of_a_step_is_the_loss_functions_whatever_its_scale() -> None:
+def test_the_recorded_loss_ignores_the_loss_scale() -> None:
     materials = materials_of(chain())
     for scale in (1.0, 0.25):
         losses = [step.loss for step in drive(AutogradAdapter(), materials, loss_scale=scale).steps]
@@ -136,7 +136,7 @@ def test_the_loss_of_a_step_is_the_loss_functions_whatever_its_scale() -> None:
     assert torch.equal(found[0], mean_squares(kit.outputs[2, 0], materials.target(2, 0)).detach())
 
 
-def test_what_raises_ends_the_whole_chain() -> None:
+def test_an_error_in_one_stage_ends_the_whole_chain() -> None:
     def refuse(lane: int, mb: int, grads: Grads) -> Grads:
         if (lane, mb) == (1, 0):
             msg = "no"
@@ -199,7 +199,7 @@ def test_the_reference_is_one_backward_of_the_whole_model(*, wide: bool) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_a_chain_under_plain_autograd_is_the_whole_model(dtype: torch.dtype) -> None:
+def test_a_chain_with_plain_autograd_matches_the_whole_model(dtype: torch.dtype) -> None:
     stages = (EMBEDDING, TIED, FORK, JOIN)
     for name in ("1F1B-4x1x5", "ZBVZeroBubble-2x2x3", "DualPipeV-2x2x5", "LoopedBFS-2x2x3"):
         evidence = evidence_of(chain(*stages, program=recorded(name).program), dtype=dtype)
@@ -209,7 +209,7 @@ def test_a_chain_under_plain_autograd_is_the_whole_model(dtype: torch.dtype) -> 
         assert error_ratios_in(judged)
 
 
-def test_the_whole_model_is_asked_although_all_is_as_plain_autograd_has_it_stage_by_stage() -> None:
+def test_the_whole_model_is_compared_even_if_each_stage_matches_plain_autograd() -> None:
     def halve(_: int, __: int, grads: Grads) -> Grads:
         return tuple(None if grad is None else grad / 2 for grad in grads)
 
@@ -221,7 +221,7 @@ def test_the_whole_model_is_asked_although_all_is_as_plain_autograd_has_it_stage
     assert [f.action for f in findings_in(chained(evidence))][:2] == ["2B0", "2B0"]
 
 
-def test_what_follows_from_a_wrong_gradient_is_not_told() -> None:
+def test_consequences_of_a_wrong_gradient_are_not_reported() -> None:
     def double(lane: int, mb: int, grads: Grads) -> Grads:
         return tuple(g * 2 for g in grads if g is not None) if (lane, mb) == (2, 1) else grads
 
@@ -230,7 +230,7 @@ def test_what_follows_from_a_wrong_gradient_is_not_told() -> None:
     assert {str(f.cause) for f in found} == {"2.0 × micro-batch 1: counted twice"}
 
 
-def test_findings_behind_a_wrong_output_and_before_a_wrong_gradient_follow_from_it() -> None:
+def test_findings_after_a_wrong_output_and_before_a_wrong_gradient_are_consequences() -> None:
     sorts: dict[str, Sort] = {"input": "input gradient", "output": "output", "w": "parameter gradient", "the": "thing"}
 
     def finding(where: str, action: str) -> Finding:
@@ -251,7 +251,7 @@ def test_findings_behind_a_wrong_output_and_before_a_wrong_gradient_follow_from_
     ]
 
 
-def test_a_loss_of_another_target_is_told_by_what_its_backward_gives() -> None:
+def test_a_loss_with_a_wrong_target_is_reported_through_its_gradients() -> None:
     class OtherTarget(Recording):
         def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
             session = super().open(stage, spec)
@@ -278,7 +278,7 @@ def test_a_loss_of_another_target_is_told_by_what_its_backward_gives() -> None:
     assert len(told) == 1 + len(list(MLP.make(dtype=torch.float32, device=torch.device("cpu"), seed=20).parameters()))
 
 
-def test_the_needs_of_a_chain() -> None:
+def test_a_chain_needs_the_capabilities_of_its_trial() -> None:
     needs = chain(FORK, JOIN, program="F0 1F0 1I0 I0 W0 1W0").needs
     assert {"loss", "mid_stage", "split", "global_state=False", "multi_input", "multi_output"} <= needs
     assert "full" not in needs
@@ -289,13 +289,13 @@ def test_the_needs_of_a_chain() -> None:
 @pytest.mark.parametrize(
     "options", [{"program": "F0 B0!"}, {"program": "F0 zero_none B0"}, {"same_args": True}, {"prior_grads": True}]
 )
-def test_what_a_chain_does_not_do_is_refused(options: dict[str, Any]) -> None:
+def test_a_chain_refuses_unsupported_actions_and_options(options: dict[str, Any]) -> None:
     with pytest.raises(ProgramError, match=r"a chain is a plain pipeline: expected only F, B, I, W and finish"):
         chain(MLP, **{"program": "F0 B0", **options})
 
 
 @pytest.mark.parametrize("case", CHAINABLE, ids=lambda case: case.name)
-def test_a_chainable_stage_takes_and_gives_rows_of_five(case: StageCase) -> None:
+def test_a_chainable_stage_accepts_and_returns_rows_of_five_values(case: StageCase) -> None:
     for recipe in case.inputs:
         assert recipe == Normal((7, 5)) or isinstance(recipe, Integers)
     outputs = materials_of(Trial(stages=(case,), program="F0 B0")).example_outputs(0)
@@ -304,7 +304,7 @@ def test_a_chainable_stage_takes_and_gives_rows_of_five(case: StageCase) -> None
         assert output.requires_grad
 
 
-def test_a_chain_of_any_length_is_of_plain_stages() -> None:
+def test_a_chain_of_any_length_uses_plain_stages() -> None:
     for stages in (1, 2, 7):
         found = chain_of(stages)
         assert len(found) == stages
@@ -313,13 +313,13 @@ def test_a_chain_of_any_length_is_of_plain_stages() -> None:
 
 @pytest.mark.parametrize("target", ["autograd", "reference-split"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_what_is_right_passes_every_schedule(target: str, dtype: str) -> None:
+def test_a_right_target_passes_every_schedule(target: str, dtype: str) -> None:
     report = check_stage_backward(target, dtype=dtype, profile="full", checks="schedule.*")
     assert {result.check: result.message for result in report if result.status != "passed"} == {}
     assert len(report.results) >= 27
 
 
-def test_an_observation_without_steps_shows_nothing() -> None:
+def test_an_observation_without_steps_has_no_findings() -> None:
     trial = chain()
     evidence = Evidence(References(materials_of(trial)), Capabilities(), (Observation(),), Observation())
     assert list(whole_model(evidence)) == []

@@ -48,7 +48,7 @@ def register(docstring: str | None = CLAUSE, topic: str = "full.topic", cases: A
     family(topic, {"one-case": MLP} if cases is None else cases, **options)(clause)
 
 
-def test_a_clause_becomes_requirement_reason_and_what_it_catches(registered: dict[str, Check]) -> None:
+def test_a_clause_becomes_requirement_reason_and_catches(registered: dict[str, Check]) -> None:
     register(seed="test_stage_backward")
     (found,) = registered.values()
     assert found.id == "full.topic.one-case"
@@ -62,19 +62,19 @@ def test_a_clause_becomes_requirement_reason_and_what_it_catches(registered: dic
     assert found.source == f"{__name__}:register.<locals>.clause"
 
 
-def test_needs_come_from_the_trials_and_can_be_added_to_and_taken_from(registered: dict[str, Check]) -> None:
+def test_needs_are_taken_from_the_trials_and_can_be_added_or_removed(registered: dict[str, Check]) -> None:
     register(cases={"both": (MLP, SPLIT)}, needs=("hooks=with_grad",), without=("mid_stage",))
     assert registered["full.topic.both"].needs == (MLP.needs | SPLIT.needs | {"hooks=with_grad"}) - {"mid_stage"}
     assert {"full", "split"} <= registered["full.topic.both"].needs
     assert "mid_stage" not in registered["full.topic.both"].needs
 
 
-def test_the_row_of_the_seed_suite_can_be_given_per_case(registered: dict[str, Check]) -> None:
+def test_the_seed_suite_row_can_be_set_per_case(registered: dict[str, Check]) -> None:
     register(cases={"a": MLP, "b": MLP}, profile="full", seed={"b": "test_b"})
     assert [(found.profile, found.seed) for found in registered.values()] == [("full", None), ("full", "test_b")]
 
 
-def test_an_id_that_is_taken_is_refused() -> None:
+def test_a_duplicate_check_id_is_refused() -> None:
     register()
     with pytest.raises(ValueError, match=r"the check id 'full.topic.one-case' is taken; choose another"):
         register()
@@ -94,7 +94,7 @@ def test_an_id_that_is_taken_is_refused() -> None:
     ],
     ids=["none", "line", "no catches", "no reason", "no level", "level elsewhere", "other level", "catches twice"],
 )
-def test_a_clause_that_says_too_little_is_refused(docstring: str | None, level: Any) -> None:
+def test_an_incomplete_clause_is_refused(docstring: str | None, level: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"a clause needs {level} in line 1, a reason, and one paragraph 'Catches: …'"
     ):
@@ -114,7 +114,7 @@ def test_a_clause_that_says_too_little_is_refused(docstring: str | None, level: 
     ],
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else None,
 )
-def test_what_is_not_claimed_is_unmet(registered: dict[str, Check], needs: set[str], unmet: list[str]) -> None:
+def test_an_unclaimed_need_is_unmet(registered: dict[str, Check], needs: set[str], unmet: list[str]) -> None:
     register()
     found = registered["full.topic.one-case"]
     assert Check(**{**_values(found), "needs": frozenset(needs)}).unmet(Capabilities()) == unmet
@@ -124,7 +124,7 @@ def _values(check: Check) -> dict[str, Any]:
     return {name: getattr(check, name) for name in Check.__dataclass_fields__}
 
 
-def test_the_ids_of_the_contract_are_sorted_and_named_by_neither_dtype_nor_device() -> None:
+def test_check_ids_are_sorted_and_name_no_dtype_or_device() -> None:
     assert list(CHECKS) == sorted(CHECKS)
     assert all(name == check.id for name, check in CHECKS.items())
     for name in CHECKS:
@@ -133,7 +133,7 @@ def test_the_ids_of_the_contract_are_sorted_and_named_by_neither_dtype_nor_devic
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=lambda check: check.id)
-def test_every_check_of_the_contract_is_a_whole_clause(check: Check) -> None:
+def test_every_check_has_a_complete_clause(check: Check) -> None:
     assert check.level in check.requirement
     assert check.requirement.endswith(".")
     assert not re.search(r"[{}]", check.requirement)

@@ -60,17 +60,17 @@ def test_a_wrong_argument_is_refused_with_its_value(options: dict[str, Any], sai
     assert isinstance(raised.value, ValueError)
 
 
-def test_a_pattern_to_exclude_is_refused_as_well() -> None:
+def test_an_unmatched_exclude_pattern_is_refused() -> None:
     with pytest.raises(SelectionError, match="'nope' matches no check"):
         Run(RunOptions.of("autograd", exclude_checks="nope"))
 
 
-def test_a_target_that_is_none_is_refused() -> None:
+def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(TargetError, match="'autogard' is not a registered name"):
         gradconform.check_stage_backward("autogard", checks=ONE)
 
 
-def test_nothing_runs_before_all_arguments_are_right() -> None:
+def test_a_wrong_argument_is_refused_before_anything_runs() -> None:
     opened: list[object] = []
 
     class Watched(AutogradAdapter):
@@ -90,12 +90,12 @@ def test_nothing_runs_before_all_arguments_are_right() -> None:
     [{"device": "cpu", "dtype": "float64"}, {"device": torch.device("cpu"), "dtype": torch.float64}],
     ids=["names", "objects"],
 )
-def test_devices_and_dtypes_are_given_by_name_or_as_objects(options: dict[str, Any]) -> None:
+def test_devices_and_dtypes_are_accepted_as_names_or_objects(options: dict[str, Any]) -> None:
     (found,) = gradconform.check_stage_backward("autograd", checks=ONE, **options).results
     assert (found.status, found.device, found.dtype) == ("passed", "cpu", "float64")
 
 
-def test_several_dtypes_make_one_item_each() -> None:
+def test_each_dtype_makes_one_item() -> None:
     report = gradconform.check_stage_backward("autograd", checks=ONE, dtype=["float32", "bfloat16"])
     assert [found.dtype for found in report] == ["float32", "bfloat16"]
     assert report.summary["manifest"] % 2 == 0
@@ -110,7 +110,7 @@ def test_a_selection_never_conforms_although_everything_passed() -> None:
     report.raise_if_failed()
 
 
-def test_the_report_says_what_was_judged_and_is_json() -> None:
+def test_the_report_is_json_and_has_seed_and_target() -> None:
     values = json.loads(gradconform.check_stage_backward("reference-split", checks=ONE, seed=3).to_json())
     assert values["seed"] == 3
     assert values["target"]["text"] == values["target"]["name"] == "reference-split"
@@ -118,7 +118,7 @@ def test_the_report_says_what_was_judged_and_is_json() -> None:
     assert len(values["target"]["sha256"]) == 64
 
 
-def test_every_result_is_seen_as_it_comes_and_excluded_checks_are_not_run() -> None:
+def test_each_result_is_passed_to_the_callback_and_excluded_checks_do_not_run() -> None:
     seen: list[Result] = []
     report = Run(RunOptions.of("autograd", checks="full.loss.*", exclude_checks=["*.mlp*"], profile="quick")).run(
         seen.append
@@ -128,7 +128,7 @@ def test_every_result_is_seen_as_it_comes_and_excluded_checks_are_not_run() -> N
     assert not [found for found in seen if found.check.endswith("mlp")]
 
 
-def test_the_same_seed_gives_the_same_results_and_another_one_other_numbers() -> None:
+def test_the_same_seed_repeats_the_results_and_another_seed_changes_the_numbers() -> None:
     def results(seed: int) -> list[dict[str, Any]]:
         found = gradconform.check_stage_backward(TwiceTheInputs(), checks="full.gradients.t*", seed=seed).results
         return [{**one.to_dict(), "duration_s": 0.0} for one in found]
@@ -137,7 +137,7 @@ def test_the_same_seed_gives_the_same_results_and_another_one_other_numbers() ->
     assert results(1) != results(2)
 
 
-def test_the_process_is_left_as_it_was() -> None:
+def test_a_run_restores_generators_threads_and_grad_mode() -> None:
     generator, threads = torch.get_rng_state(), torch.get_num_threads()
     gradconform.check_stage_backward("autograd", checks="*.dropout*")
     assert torch.equal(torch.get_rng_state(), generator)
@@ -145,7 +145,7 @@ def test_the_process_is_left_as_it_was() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_a_part_of_the_plan_is_run_in_the_order_it_is_asked_for_and_each_item_is_told_as_it_begins() -> None:
+def test_selected_places_run_in_the_given_order_and_each_start_is_reported() -> None:
     run = Run(
         RunOptions.of("reference-split", checks=["full.loss.mlp", "full.gradients.mlp", "repeat.*"], profile="quick")
     )

@@ -23,21 +23,21 @@ def holds(subject: Any, *, what: str = "it") -> Iterator[Finding]:
         yield Finding("mismatch", "the hand", "F0", f"holds {subject}")
 
 
-def test_a_docstring_says_the_requirement_its_level_and_why() -> None:
+def test_a_docstring_gives_requirement_level_and_reason() -> None:
     found = Clause.of("area.topic.case", holds, what="on")
     assert found == Clause(
         id="area.topic.case", level="SHOULD", requirement="What is judged SHOULD hold on.", why="Else it falls."
     )
 
 
-def test_without_a_finding_a_result_has_passed_and_says_nothing() -> None:
+def test_without_findings_a_result_passes_with_an_empty_message() -> None:
     result = Clause.of("a.b", holds, what="on").result("cpu", "float32", duration_s=1.5)
     assert (result.status, result.kind, result.message, result.findings) == ("passed", None, "", ())
     assert (result.check, result.level, result.device, result.dtype) == ("a.b", "SHOULD", "cpu", "float32")
     assert (result.duration_s, result.programs) == (1.5, ())
 
 
-def test_findings_are_told_line_by_line_and_by_their_values() -> None:
+def test_findings_are_reported_as_lines_and_as_values() -> None:
     finding = Finding("mismatch", "the hand", "F0", "holds nothing")
     result = Clause.of("a.b", holds, what="on").result("cpu", "float32", [finding, finding])
     assert (result.status, result.kind) == ("failed", "mismatch")
@@ -59,13 +59,13 @@ def a_check() -> Check:
     return next(one for one in checks_of().values() if len(one.programs) == 1)
 
 
-def test_another_verdict_takes_the_place_of_the_one_that_findings_give() -> None:
+def test_an_explicit_status_overrides_the_findings() -> None:
     values: dict[str, Any] = {"status": "unsupported", "message": "not claimed"}
     result = Clause.of("a.b", holds, what="on").result("cpu", "float32", **values)
     assert (result.status, result.message) == ("unsupported", "not claimed")
 
 
-def test_an_extra_check_is_one_function_with_its_sentence() -> None:
+def test_an_extra_check_is_one_function_with_its_requirement() -> None:
     checks: dict[Clause, Judge] = {}
 
     @register(checks, "extra.one")
@@ -84,7 +84,7 @@ def test_an_extra_check_is_one_function_with_its_sentence() -> None:
     assert results[0].message == "the number: is out"
 
 
-def test_what_an_extra_check_raises_is_a_finding() -> None:
+def test_an_exception_in_an_extra_check_is_a_finding() -> None:
     def dies(subject: Any) -> Iterator[Finding]:
         """What is judged MUST live."""
         raise RuntimeError(subject)

@@ -33,7 +33,7 @@ def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Git:
     return run
 
 
-def test_a_file_that_git_has_is_of_a_commit_and_what_changed_since_is_told(git: Git, tmp_path: Path) -> None:
+def test_a_tracked_file_has_a_commit_and_changes_are_marked_dirty(git: Git, tmp_path: Path) -> None:
     file = tmp_path / "backward.py"
     file.write_text("one\n", encoding="utf-8")
     git("add", "backward.py")
@@ -45,7 +45,7 @@ def test_a_file_that_git_has_is_of_a_commit_and_what_changed_since_is_told(git: 
     assert commit_of(str(file)) == f"{commit}-dirty"
 
 
-def test_a_file_that_git_has_not_is_of_no_commit(git: Git, tmp_path: Path) -> None:
+def test_an_untracked_file_has_no_commit(git: Git, tmp_path: Path) -> None:
     assert git("status", "--porcelain") == ""
     file = tmp_path / "installed.py"
     file.write_text("", encoding="utf-8")

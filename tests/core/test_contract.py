@@ -15,13 +15,13 @@ NEEDS = sorted({need for check in CHECKS.values() for need in check.needs})
 
 
 @pytest.mark.parametrize("need", NEEDS)
-def test_what_a_check_needs_is_a_capability(need: str) -> None:
+def test_every_need_of_a_check_is_a_capability(need: str) -> None:
     name = need.partition("=")[0].removesuffix("!")
     assert name in {field.name for field in fields(Capabilities)}
     assert Capabilities().unclaimed([need]) in ([], [need])
 
 
-def test_who_claims_what_plain_autograd_does_is_asked_nearly_all() -> None:
+def test_nearly_all_checks_apply_to_the_claims_of_plain_autograd() -> None:
     claims = Capabilities(param_groups=True, weight_result=True, edge_roots=True, lists=True, grad_dtype=True)
     asked = [check for check in CHECKS.values() if not check.unmet(claims)]
     assert len(asked) > 0.95 * len(CHECKS)

@@ -31,7 +31,7 @@ from gradconform.trial.trial import Trial
         ("W takes the newest weight context of any stage", "I0 1I0 1W0 I1 1I1 W0 1W1 W1", "1W0 W1"),
     ],
 )
-def test_a_rule_tells_which_w_find_their_context(rule: str, program: str, found: str) -> None:
+def test_a_rule_names_the_w_that_find_their_context(rule: str, program: str, found: str) -> None:
     actions = list(parse(program))
     kept = {str(cause): found for cause, found in rules(actions)}[rule](actions)
     assert write(action for action in actions if action in kept) == found
@@ -44,14 +44,14 @@ def explainable(got: Tensor, right: Tensor) -> WrongTensor | None:
     return wrong_tensor(evidence, Step(Action("B")), got, right.double(), 0.0)
 
 
-def test_one_number_in_float32_says_enough_for_a_simple_factor_and_not_for_any() -> None:
+def test_one_float32_number_supports_a_simple_factor_but_not_a_fitted_one() -> None:
     asked = explainable(torch.tensor([2.0]), torch.tensor([1.0]))
     assert asked is not None
     assert asked.explained_by(torch.tensor([2.0], dtype=torch.float64))
     assert not asked.explained_by(torch.tensor([2.0], dtype=torch.float64), fitted=1)
 
 
-def test_in_bfloat16_a_few_numbers_near_enough_are_chance() -> None:
+def test_a_few_bfloat16_numbers_support_no_factor() -> None:
     right = torch.tensor([1.0, -1.5, 0.7])
     got = torch.tensor([2.1, -2.9, 1.5]).bfloat16()
     asked = explainable(got, right)
@@ -59,7 +59,7 @@ def test_in_bfloat16_a_few_numbers_near_enough_are_chance() -> None:
     assert not asked.explained_by(2.0 * right.double())
 
 
-def test_elements_that_are_all_one_number_say_as_much_as_one() -> None:
+def test_equal_elements_count_as_one_distinct_number() -> None:
     assert distinct(torch.full((5, 5), 0.3), 1e-6) == 1
     assert distinct(torch.tensor([0.1, 0.2, 0.2, 1e-9]), 1e-6) == 2
     assert distinct(torch.zeros(3, dtype=torch.complex128), 1e-6) == 0
@@ -74,7 +74,7 @@ def test_elements_that_are_all_one_number_say_as_much_as_one() -> None:
         (torch.ones(2, dtype=torch.int64), torch.ones(2)),
     ],
 )
-def test_what_is_no_matter_of_numbers_is_no_question(got: Tensor, right: Tensor) -> None:
+def test_values_that_cannot_be_compared_as_numbers_get_no_cause(got: Tensor, right: Tensor) -> None:
     assert explainable(got, right) is None
 
 

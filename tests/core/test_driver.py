@@ -114,7 +114,7 @@ def test_a_session_is_reopened_on_the_same_module() -> None:
     assert not torch.equal(added, kept)
 
 
-def test_a_session_that_the_program_closes_is_closed_once_and_asked_nothing_more() -> None:
+def test_a_session_closed_by_the_program_is_closed_once_and_not_used_again() -> None:
     calls: list[str] = []
     observation = driven("F0 B0 close", calls.append)
     assert calls == ["open", "F0", "B0", "close"]
@@ -122,7 +122,7 @@ def test_a_session_that_the_program_closes_is_closed_once_and_asked_nothing_more
     assert observation.steps[2].param_grads["weight"] is observation.steps[1].param_grads["weight"]
 
 
-def test_a_module_that_cannot_be_opened_again_is_told_at_reopen() -> None:
+def test_a_module_that_cannot_be_reopened_is_reported_at_reopen() -> None:
     opened: list[str] = []
 
     def once(place: str) -> None:
@@ -136,7 +136,7 @@ def test_a_module_that_cannot_be_opened_again_is_told_at_reopen() -> None:
     assert str(observation.steps[-1].raised) == "RuntimeError: it was open before"
 
 
-def test_a_step_records_what_its_action_gave() -> None:
+def test_a_step_records_the_results_of_its_action() -> None:
     forward, backward, finish = driven("F0 B0").steps
     assert [tuple(t.shape) for t in forward.outputs or ()] == [(7, 3)]
     assert forward.input_grads is None
@@ -149,7 +149,7 @@ def test_a_step_records_what_its_action_gave() -> None:
     assert not any(step.raised for step in (forward, backward, finish))
 
 
-def test_what_is_recorded_is_a_copy_that_later_actions_do_not_change() -> None:
+def test_recorded_gradients_are_copies_that_later_actions_do_not_change() -> None:
     steps = driven("F0 B0 F1 B1").steps
     first, second = steps[1].param_grads["weight"], steps[3].param_grads["weight"]
     assert first is not None
@@ -158,7 +158,7 @@ def test_what_is_recorded_is_a_copy_that_later_actions_do_not_change() -> None:
     assert first.data_ptr() != second.data_ptr()
 
 
-def test_a_returned_gradient_is_recorded_as_it_was_returned() -> None:
+def test_a_returned_gradient_is_recorded_unchanged() -> None:
     class Overwrites(AutogradAdapter):
         def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
             handed_out: list[Tensor] = []
@@ -190,14 +190,14 @@ def test_an_action_that_raises_ends_the_lane_and_is_recorded() -> None:
     assert str(observation.steps[-1].raised) == "RuntimeError: at B0"
 
 
-def test_a_misuse_that_raises_is_recorded_and_the_lane_goes_on() -> None:
+def test_a_misuse_that_raises_is_recorded_and_the_lane_continues() -> None:
     observation = driven("F0 I0 W0 W0! F1 B1")
     assert shown(observation) == "F0 I0 W0 W0! F1 B1 finish"
     assert observation.raised is None
     assert [str(step.action) for step in observation.steps if step.raised] == ["W0!"]
 
 
-def test_one_lane_that_ended_leaves_the_other_running() -> None:
+def test_a_failed_lane_does_not_stop_the_other_lane() -> None:
     materials = Materials(
         Trial(stages=(LINEAR, LINEAR), program="F0 1F0 B0 1B0"), dtype=torch.float32, device=CPU, seed=20
     )
@@ -211,7 +211,7 @@ def test_one_lane_that_ended_leaves_the_other_running() -> None:
     assert shown(drive(FirstFails(), materials)) == "F0 1F0 1B0 1finish"
 
 
-def test_two_lanes_have_a_stage_and_a_session_each() -> None:
+def test_two_lanes_have_separate_stages_and_sessions() -> None:
     observation = driven("F0 1F0 1B0 B0", stages=(LINEAR, LINEAR))
     one, two = observation.steps[2], observation.steps[3]
     assert one.action.stage == 1
@@ -219,13 +219,13 @@ def test_two_lanes_have_a_stage_and_a_session_each() -> None:
     assert observation.steps[1].param_grads["weight"] is None
 
 
-def test_an_open_that_raises_is_told_at_the_first_action_and_once() -> None:
+def test_an_open_that_raises_is_reported_once_at_the_first_action() -> None:
     observation = driven("F0 B0 F1", fails_at("open"))
     assert [str(step.raised) for step in observation.steps] == ["RuntimeError: at open"]
 
 
 @pytest.mark.parametrize("place", ["open", "F0", "B0", "W1", "finish"])
-def test_what_is_unsupported_is_passed_on_and_the_session_closed(place: str) -> None:
+def test_an_unsupported_error_is_raised_again_and_the_session_is_closed(place: str) -> None:
     calls: list[str] = []
 
     def act(name: str) -> None:
@@ -238,7 +238,7 @@ def test_what_is_unsupported_is_passed_on_and_the_session_closed(place: str) -> 
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
-def test_every_session_is_closed_whatever_an_action_raised(error: type[BaseException]) -> None:
+def test_every_session_is_closed_after_any_exception(error: type[BaseException]) -> None:
     calls: list[str] = []
 
     def act(name: str) -> None:
@@ -263,7 +263,7 @@ def test_a_close_that_raises_is_recorded_and_the_next_session_closed() -> None:
     assert str(observation.close_raised) == "RuntimeError: at close"
 
 
-def test_a_warning_of_the_implementation_is_no_error_under_a_strict_filter() -> None:
+def test_a_strict_warning_filter_does_not_turn_warnings_into_errors() -> None:
     def act(name: str) -> None:
         warnings.warn(f"deprecated {name}", FutureWarning, stacklevel=1)
 
@@ -283,7 +283,7 @@ def collector(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 @pytest.mark.parametrize("error", [None, UnsupportedError])
-def test_the_collector_is_off_where_lifetimes_are_watched_and_then_as_it_was(
+def test_the_garbage_collector_is_off_while_lifetimes_are_watched_and_then_restored(
     error: type[Exception] | None, *, collector: bool
 ) -> None:
     seen: list[bool] = []
@@ -303,7 +303,7 @@ def test_the_collector_is_off_where_lifetimes_are_watched_and_then_as_it_was(
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError, UnsupportedError])
-def test_the_generators_and_grad_mode_of_the_process_are_as_they_were(error: type[Exception] | None) -> None:
+def test_the_driver_restores_generators_and_grad_mode(error: type[Exception] | None) -> None:
     torch.manual_seed(7)
     random.seed(7)
     before, python = torch.get_rng_state(), random.getstate()
@@ -318,7 +318,7 @@ def test_the_generators_and_grad_mode_of_the_process_are_as_they_were(error: typ
     assert random.getstate() == python
 
 
-def test_every_forward_starts_at_a_generator_state_of_its_own_microbatch() -> None:
+def test_every_forward_starts_with_the_generator_state_of_its_micro_batch() -> None:
     def disturbs(name: str) -> None:
         if name.startswith("B"):
             torch.rand(11)
@@ -352,7 +352,7 @@ class EditsGrads(AutogradAdapter):
         return Session(stage, spec)
 
 
-def test_what_is_equal_to_what_was_seen_before_is_one_copy_and_what_differs_is_its_own() -> None:
+def test_equal_observed_tensors_share_one_copy_and_different_ones_do_not() -> None:
     trial = Trial(stages=(LINEAR,), program="F0 B0 F1 B1", watch=frozenset({"state"}))
     materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
     plain = drive(AutogradAdapter(), materials)
@@ -381,7 +381,7 @@ def test_what_is_equal_to_what_was_seen_before_is_one_copy_and_what_differs_is_i
     ],
     ids=["strides", "dtype", "layout", "values"],
 )
-def test_what_is_of_another_form_is_never_taken_for_what_was_seen_before(edit: Callable[[Tensor], Tensor]) -> None:
+def test_a_tensor_of_another_layout_or_dtype_never_shares_a_known_copy(edit: Callable[[Tensor], Tensor]) -> None:
     materials = Materials(Trial(stages=(LINEAR,), program="F0 B0"), dtype=torch.float32, device=CPU, seed=20)
     plain = drive(AutogradAdapter(), materials)
     got = drive(EditsGrads(edit, of="inputs"), materials, known=plain).at(1).input_grads

@@ -24,7 +24,7 @@ def materials(trial: Trial, dtype: torch.dtype = torch.float32) -> Materials:
     return Materials(trial, dtype=dtype, device=torch.device("cpu"), seed=20)
 
 
-def test_dropping_a_microbatch_lets_the_caller_go_of_what_it_holds() -> None:
+def test_dropping_a_micro_batch_frees_the_tensors_of_the_caller() -> None:
     outputs: list[weakref.ref[Tensor]] = []
     alive: list[bool] = []
 
@@ -48,7 +48,7 @@ def test_dropping_a_microbatch_lets_the_caller_go_of_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize(("program", "counts"), [("F0 B0", 1), ("F0 F1 F2 B0", 3)])
-def test_the_spec_says_what_is_coming(program: str, counts: int) -> None:
+def test_the_spec_describes_the_coming_micro_batches(program: str, counts: int) -> None:
     specs: list[StageSpec] = []
 
     class Keeps(AutogradAdapter):
@@ -67,14 +67,14 @@ def test_the_spec_says_what_is_coming(program: str, counts: int) -> None:
     assert not spec.repeats_weight
 
 
-def test_a_loss_is_scaled_for_the_oracle_of_those_who_divide_it() -> None:
+def test_the_oracle_loss_can_be_scaled_for_targets_that_divide_it() -> None:
     trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
     whole, half = (drive(AutogradAdapter(), materials(trial, torch.float64), loss_scale=scale) for scale in (1.0, 0.5))
     for name, grad in whole.steps[1].param_grads.items():
         assert torch.equal(grad * 0.5, half.steps[1].param_grads[name])  # type: ignore[operator,arg-type] # None would fail the test
 
 
-def test_the_same_arguments_are_the_same_objects_in_every_microbatch() -> None:
+def test_with_same_args_every_micro_batch_gets_the_same_objects() -> None:
     seen: list[int] = []
 
     class Ids(AutogradAdapter):
@@ -91,7 +91,7 @@ def test_the_same_arguments_are_the_same_objects_in_every_microbatch() -> None:
     assert len(set(seen)) == 1
 
 
-def test_param_grads_that_raise_are_an_observation() -> None:
+def test_an_error_in_param_grads_is_an_observation() -> None:
     class Broken(AutogradAdapter):
         def open(self, stage: nn.Module, spec: StageSpec) -> AutogradSession:
             class Session(AutogradSession):

@@ -68,7 +68,7 @@ def spying(trial: Trial, look: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_is_left_as_it_was_found(mode: str) -> None:
+def test_a_mode_is_restored_after_the_program(mode: str) -> None:
     before = settings(CPU)
     seen(of("F0 B0 F1 I1 W1", modes=frozenset({mode})))
     assert settings(CPU) == before
@@ -92,13 +92,13 @@ def test_a_mode_is_active_while_a_session_is_called(mode: str, look: Any, expect
     assert spying(of("F0 B0 F1 I1 W1", modes=frozenset({mode})), look) == expected
 
 
-def test_settings_are_put_back_for_a_device_that_has_no_autocast() -> None:
+def test_settings_are_restored_for_a_device_without_autocast() -> None:
     with settings_restored(torch.device("lazy")):
         torch.autograd.set_detect_anomaly(mode=True)
     assert not torch.is_anomaly_enabled()
 
 
-def test_what_an_implementation_leaves_set_is_seen_and_put_back() -> None:
+def test_settings_changed_by_an_implementation_are_recorded_and_restored() -> None:
     class Session(AutogradSession):
         def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
             found = super().backward(mb, output_grads)
@@ -122,7 +122,7 @@ def test_what_an_implementation_leaves_set_is_seen_and_put_back() -> None:
 
 
 @pytest.mark.parametrize("word", ["step", "replace", "rebind"])
-def test_parameters_change_as_reference64_knows(word: str) -> None:
+def test_parameter_changes_match_reference64(word: str) -> None:
     stage = nn.Linear(5, 3)
     before, held = stage.weight.detach().clone(), stage.weight
     memory = held.data_ptr()
@@ -135,14 +135,14 @@ def test_parameters_change_as_reference64_knows(word: str) -> None:
     }[word]
 
 
-def test_a_parameter_under_two_names_stays_one_when_it_is_rebound() -> None:
+def test_rebinding_keeps_a_tied_parameter_tied() -> None:
     stage = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     stage[1].weight = stage[0].weight
     stage_changes.rebind_parameters(stage)
     assert stage[1].weight is stage[0].weight
 
 
-def test_gradients_are_handed_over_with_other_strides_or_in_a_bucket() -> None:
+def test_parameter_gradients_get_other_strides_or_share_one_bucket() -> None:
     stage = nn.Linear(5, 3)
     stage.weight.grad = torch.arange(15.0).reshape(3, 5)
     stage_changes.restride_grads(stage)
@@ -157,7 +157,7 @@ def test_gradients_are_handed_over_with_other_strides_or_in_a_bucket() -> None:
     assert not stage.bias.grad.any()
 
 
-def test_two_sessions_on_one_module_have_its_gradients_and_two_on_tied_parameters_theirs() -> None:
+def test_two_sessions_share_the_gradients_of_one_module_or_of_tied_parameters() -> None:
     one = seen(of("F0 1F0 B0 1B0", "mlp", "mlp", one_module=True)).steps
     assert all(step.param_grads["0.weight"] is not None for step in one[2:4])
     assert not torch.equal(one[2].param_grads["2.bias"], one[3].param_grads["2.bias"])  # type: ignore[arg-type] # as asserted
@@ -177,7 +177,7 @@ def test_two_sessions_on_one_module_have_its_gradients_and_two_on_tied_parameter
         ("F0 1F0", ("mlp", "mlp"), {"chain": True, "one_module": True}, "a chain is a plain pipeline"),
     ],
 )
-def test_what_no_trial_can_be_is_refused(program: str, names: tuple[str, ...], options: Any, expected: str) -> None:
+def test_an_impossible_trial_is_refused(program: str, names: tuple[str, ...], options: Any, expected: str) -> None:
     with pytest.raises(ProgramError) as raised:
         of(program, *names, **options)
     assert expected in str(raised.value)

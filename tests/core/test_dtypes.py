@@ -14,7 +14,7 @@ from gradconform.user_input.values import SelectionError, nearest
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_a_dtype_is_found_by_name_by_torch_name_and_by_itself(name: str) -> None:
+def test_a_dtype_is_found_by_its_name_its_torch_name_or_as_an_object(name: str) -> None:
     assert dtype_named(name) == dtype_named(f"torch.{name}") == dtype_named(DTYPES[name]) == DTYPES[name]
 
 
@@ -28,7 +28,7 @@ def test_a_dtype_is_found_by_name_by_torch_name_and_by_itself(name: str) -> None
         (None, ""),
     ],
 )
-def test_an_unknown_dtype_is_refused_with_those_near_it(name: object, near: str) -> None:
+def test_an_unknown_dtype_is_refused_with_the_nearest_dtypes(name: object, near: str) -> None:
     with pytest.raises(SelectionError, match="unsupported dtype") as raised:
         dtype_named(name)  # type: ignore[arg-type] # a wrong type is what is tried
     assert near in str(raised.value)
@@ -40,11 +40,11 @@ def test_the_cpu_can_be_named(name: str | torch.device) -> None:
 
 
 @pytest.mark.parametrize(("name", "found"), [("bta", "beta"), ("zzz", "alpha, beta, gamma"), ("gama", "gamma, alpha")])
-def test_the_nearest_names_are_told_and_all_where_none_is_near(name: str, found: str) -> None:
+def test_the_nearest_names_are_suggested_or_all_if_none_is_near(name: str, found: str) -> None:
     assert nearest(name, {"gamma", "alpha", "beta"}) == found
 
 
-def test_the_environment_is_json_and_names_what_changes_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_json_and_lists_the_variables_that_change_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("HOME_OF_SECRETS", "hidden")
     found = environment()

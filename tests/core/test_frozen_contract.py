@@ -33,7 +33,7 @@ GRADIENTS, TWO_STAGES = (areas.CHECKS[name] for name in ("full.gradients.mlp", "
 
 
 @pytest.mark.parametrize("version", frozen.versions())
-def test_the_checks_of_a_version_are_what_its_file_says(version: str) -> None:
+def test_the_checks_of_a_version_match_its_file(version: str) -> None:
     held = frozen.frozen(version)
     assert held is not None, f"contract {version} has no file; run `gradconform contract --contract {version} --freeze`"
     told = "\n".join(differences(held, as_it_is(version)))
@@ -44,13 +44,13 @@ def test_the_checks_of_a_version_are_what_its_file_says(version: str) -> None:
 RELEASED = {"1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80"}
 
 
-def test_the_file_of_a_released_version_is_the_one_that_was_released_byte_by_byte() -> None:
+def test_the_file_of_a_released_version_is_unchanged_byte_for_byte() -> None:
     released = {version for version in frozen.versions() if (held := frozen.frozen(version)) and held.released}
     found = {version: sha256(frozen.file_of(version).read_bytes()).hexdigest() for version in released}
     assert found == RELEASED, "a released version changes no more: what is new has a later `since` (docs/release.md)"
 
 
-def test_the_contract_that_a_run_takes_by_default_is_released() -> None:
+def test_the_default_contract_is_released() -> None:
     assert CONTRACT_VERSION in RELEASED
 
 
@@ -73,7 +73,7 @@ def test_contract_1_0_has_the_ids_stages_and_programs_of_its_first_freeze() -> N
     assert digest(json.dumps([checks, held.stages])) == TESTED
 
 
-def test_a_file_is_one_line_per_check_and_stage_and_reads_back_as_it_was_written() -> None:
+def test_a_contract_file_has_one_line_per_check_and_stage_and_is_read_back_unchanged() -> None:
     held = as_it_is("1.0")
     assert frozen.frozen("1.0") == held
     lines = held.text().splitlines()
@@ -81,13 +81,13 @@ def test_a_file_is_one_line_per_check_and_stage_and_reads_back_as_it_was_written
     assert max(map(len, lines)) < 2000
 
 
-def test_the_traits_that_are_read_for_the_contracts_random_stages_are_those_that_are_measured() -> None:
+def test_the_stored_traits_of_random_stages_match_the_measured_ones() -> None:
     told = "run `gradconform contract --cover`"
     assert TRAITS.read_text(encoding="utf-8") == traits_of_random_stages(), told
 
 
 @pytest.mark.parametrize("version", frozen.versions())
-def test_what_is_told_of_the_checks_of_a_version_is_what_its_file_says(version: str) -> None:
+def test_the_explanations_of_a_version_match_its_file(version: str) -> None:
     text = explanations(checks_of(version)).text()
     told = f"contract {version}: run `gradconform contract --contract {version} --freeze`"
     assert explanations_of(version).read_text(encoding="utf-8") == text, told
@@ -101,7 +101,7 @@ def test_the_lists_of_a_version_are_read_without_torch() -> None:
     assert done.stdout == "\n"
 
 
-def test_a_stage_that_the_zoo_gains_joins_no_version() -> None:
+def test_a_new_stage_of_the_zoo_is_not_added_to_a_version() -> None:
     code = "from dataclasses import replace\nfrom gradconform.contract import checks_of\n"
     code += "from gradconform.fixtures.stages import ZOO\nZOO['quite-new'] = replace(ZOO['mlp'], name='quite-new')\n"
     code += "print(len(checks_of()), any('quite-new' in name for name in checks_of()))"
@@ -123,7 +123,7 @@ def two(contract_of: ContractOf) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_what_changed_of_a_check_is_told_by_name() -> None:
+def test_changes_of_a_check_are_reported_by_field_name() -> None:
     (trial,) = GRADIENTS.trials
     told = changed(
         profile="full",
@@ -151,14 +151,14 @@ changed: full.gradients.mlp: trials was (de91e3f93c4f0792), is (0e0538f9167a0757
     ],
     ids=str,
 )  # fmt: skip
-def test_a_trial_that_is_fed_or_watched_in_another_way_is_another(fed: dict[str, Any]) -> None:
+def test_a_trial_with_other_inputs_or_watches_is_a_change(fed: dict[str, Any]) -> None:
     told = changed(trials=(replace(GRADIENTS.trials[0], **fed),))
     assert told.startswith("changed: full.gradients.mlp: trials was (de91e3f93c4f0792), is (")
     assert len(told.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("two")
-def test_what_is_added_and_what_is_gone_are_told_with_their_stages() -> None:
+def test_added_and_removed_checks_are_reported_with_their_stages() -> None:
     before = as_it_is("1.0")
     areas.CHECKS.pop(TWO_STAGES.id)
     areas.CHECKS["full.gradients.lstm"] = replace(GRADIENTS, id="full.gradients.lstm", trials=())
@@ -173,7 +173,7 @@ gone: the stage two-outputs""",
 
 
 @pytest.mark.usefixtures("two")
-def test_a_stage_of_another_make_is_told() -> None:
+def test_a_stage_built_differently_is_reported_as_changed() -> None:
     other = replace(ZOO["mlp"], build=ZOO["mlp-no-bias"].build)
     told = changed(trials=(replace(GRADIENTS.trials[0], stages=(other,)),))
     assert told == ("changed: the stage mlp: its arguments, traits, source or first values are not those it had")
@@ -192,7 +192,7 @@ def next_version(contract_of: ContractOf) -> None:
 
 
 @pytest.mark.usefixtures("next_version")
-def test_a_version_has_the_checks_that_came_with_it_or_before_and_have_not_left() -> None:
+def test_a_version_has_the_checks_added_by_then_and_not_yet_removed() -> None:
     assert frozen.versions() == ("0.9", "1.0")
     assert sorted(checks_of("0.9")) == ["full.gradients.mlp", "full.gradients.old"]
     assert sorted(checks_of("1.0")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
@@ -230,7 +230,7 @@ contract 1.0 was released on 2027-01-10 and changes no more; expected its checks
 
 
 @pytest.mark.usefixtures("two")
-def test_a_check_that_comes_later_changes_no_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_a_later_version_does_not_change_a_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
     freeze("1.0", dt.date(2027, 1, 10))
     later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.1")
     monkeypatch.setitem(areas.CHECKS, later.id, later)

@@ -70,7 +70,7 @@ def test_full_backward_is_called_with_outputs_and_gradients_in_the_structure_of_
     assert inputs[0] is X
 
 
-def test_a_loss_is_passed_bare_and_without_gradients() -> None:
+def test_a_loss_is_passed_without_tuple_and_without_gradients() -> None:
     adapter, calls = recording(stage_backward=(X,), stage_backward_input=((X,), []), stage_backward_weight=())
     for method in ("backward", "backward_input"):
         session, _ = opened(adapter, loss_fn=lambda outputs, target: (outputs - target).sum())
@@ -99,7 +99,7 @@ def test_the_input_pass_gets_flat_lists_of_tensors_and_the_parameters(form: str,
     assert [id(weight) for weight in weights] == [id(parameter) for parameter in stage.parameters()]
 
 
-def test_gradients_of_another_structure_are_passed_on_for_the_function_to_refuse() -> None:
+def test_gradients_of_another_structure_reach_the_function_unchanged() -> None:
     adapter, calls = recording(stage_backward_input=((X,), []), stage_backward_weight=())
     session, _ = opened(adapter, "tuple")
     session.forward(0, (X,))
@@ -143,7 +143,7 @@ def test_a_context_is_freed_unless_the_weight_pass_will_be_repeated(*, repeats: 
     ],
     ids=["none", "two", "tensor", "None", "dict"],
 )
-def test_anything_but_one_entry_per_argument_is_a_type_error(returned: Any, said: str) -> None:
+def test_a_result_without_one_entry_per_argument_is_a_type_error(returned: Any, said: str) -> None:
     adapter, _ = recording(stage_backward=returned, stage_backward_input=(returned, []), stage_backward_weight=())
     for method in ("backward", "backward_input"):
         session, _ = opened(adapter)
@@ -164,7 +164,7 @@ def test_anything_but_one_entry_per_argument_is_a_type_error(returned: Any, said
     ],
     ids=["full", "split", "all", "half"],
 )
-def test_only_what_is_there_is_claimed(names: list[str], *, full: bool, is_split: bool) -> None:
+def test_only_existing_functions_are_claimed(names: list[str], *, full: bool, is_split: bool) -> None:
     claims = FunctionsAdapter("some", {name: ALL[name] for name in names}, {}).capabilities
     assert (claims.full, claims.split) == (full, is_split)
     assert claims.mixed == (full and is_split)
@@ -174,14 +174,14 @@ def test_only_what_is_there_is_claimed(names: list[str], *, full: bool, is_split
 @pytest.mark.parametrize(
     ("method", "name"), [("backward", "stage_backward"), ("backward_input", "stage_backward_input")]
 )
-def test_a_function_that_is_missing_is_unsupported(method: str, name: str) -> None:
+def test_a_missing_function_is_unsupported(method: str, name: str) -> None:
     session, _ = opened(FunctionsAdapter("none", {}, {}))
     session.forward(0, (X,))
     with pytest.raises(UnsupportedError, match=f"^the target has no {name}$"):
         getattr(session, method)(0, (G,))
 
 
-def test_stored_gradients_are_those_of_the_parameters_and_close_forgets_graphs() -> None:
+def test_param_grads_reads_the_parameters_and_close_frees_the_graphs() -> None:
     session, stage = opened(FunctionsAdapter("split", ALL, {}))
     session.forward(0, (X.clone().requires_grad_(),))
     assert session.param_grads() == {"linear.weight": None, "linear.bias": None}
@@ -193,7 +193,7 @@ def test_stored_gradients_are_those_of_the_parameters_and_close_forgets_graphs()
         session.backward(1, (G,))
 
 
-def test_a_weight_context_by_hand_starts_at_the_node_with_the_gradients_given() -> None:
+def test_a_manual_weight_context_starts_at_its_node_with_the_given_gradients() -> None:
     session, stage = opened(FunctionsAdapter("split", ALL, {}))
     output = session.forward(0, (X,))
     session.put_weight_context(0, output.grad_fn, (G,))
@@ -216,7 +216,7 @@ class Several(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["stage_backward", "stage_backward_input"])
-def test_freed_outputs_are_replaced_by_edges_of_their_numbers_and_none(name: str) -> None:
+def test_freed_outputs_are_passed_as_gradient_edges_with_their_output_numbers(name: str) -> None:
     adapter, calls = recording(**{name: (X,) if name == "stage_backward" else ((X,), [])})
     session = adapter.open(Several(), StageSpec(releases_outputs=True))
     outputs = session.forward(0, (X,))
@@ -249,19 +249,19 @@ def none_for_edges(stage_output: Any, output_grads: Any, input_values: Any) -> A
     ],
     ids=["all", "full", "none-for-edges", "one-of-three", "nothing"],
 )
-def test_who_takes_edges_shows_it_by_the_gradients_that_come(functions: dict[str, Any], *, taken: bool) -> None:
+def test_edge_support_is_detected_from_the_returned_gradients(functions: dict[str, Any], *, taken: bool) -> None:
     shown = FunctionsAdapter("some", functions, {}).withheld(torch.device("cpu"), torch.float32)
     assert ("edge_roots" in shown) is not taken
 
 
-def test_torchs_own_functions_take_edges_where_they_know_them() -> None:
+def test_torch_functions_accept_edges_if_their_source_supports_them() -> None:
     functions = pipelining.functions()
     knows = "GradientEdge" in inspect.getsource(functions["stage_backward"])
     shown = FunctionsAdapter("torch", functions, {}).withheld(torch.device("cpu"), torch.bfloat16)
     assert ("edge_roots" in shown) is not knows
 
 
-def test_edges_that_are_claimed_in_words_are_not_looked_for() -> None:
+def test_an_explicit_edge_claim_is_not_probed() -> None:
     for claimed in (True, False):
         adapter = FunctionsAdapter("some", {"stage_backward": none_for_edges}, {"edge_roots": claimed})
         assert adapter.capabilities.edge_roots is claimed

@@ -36,14 +36,14 @@ def which_are_none(grads: Any) -> list[bool]:
         ("only:all", [False, False, False]),
     ],
 )
-def test_a_pattern_puts_none_where_it_says(pattern: str, none: list[bool]) -> None:
+def test_a_pattern_sets_none_at_its_indices(pattern: str, none: list[bool]) -> None:
     placed = apply_pattern(three(), pattern, CPU)
     assert which_are_none(placed) == none
     for got, drawn in zip(placed, three(), strict=True):
         assert got is None or torch.equal(got, drawn)
 
 
-def test_none_counts_leaves_through_a_nested_structure() -> None:
+def test_none_indices_count_leaves_of_a_nested_structure() -> None:
     a, b, c = three()
     placed = apply_pattern({"x": (a, b), "y": [c]}, "none:1", CPU)
     assert which_are_none(placed) == [False, True, False]
@@ -59,7 +59,7 @@ def test_an_index_without_an_output_is_refused_with_its_text(pattern: str) -> No
     assert repr(argument) in str(raised.value)
 
 
-def test_an_unknown_pattern_is_refused_and_the_known_ones_are_named() -> None:
+def test_an_unknown_pattern_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown gradient pattern='odd'; expected normal, none:…, only:…, layout:…"):
         apply_pattern(three(), "odd", CPU)
 
@@ -72,22 +72,22 @@ def test_an_unknown_layout_is_refused() -> None:
 @pytest.mark.parametrize(
     ("pattern", "strides"), [("layout:transposed", (1, 5)), ("layout:strided", (6, 2)), ("layout:expanded", (0, 0))]
 )
-def test_a_layout_is_that_of_its_name(pattern: str, strides: tuple[int, int]) -> None:
+def test_a_layout_has_the_strides_of_its_name(pattern: str, strides: tuple[int, int]) -> None:
     assert [grad.stride() for grad in apply_pattern(three(), pattern, CPU)] == [strides] * 3
 
 
-def test_zeros_has_no_other_value() -> None:
+def test_pattern_zeros_sets_every_element_to_zero() -> None:
     assert all(not grad.any() for grad in apply_pattern(three(), "zeros", CPU))
 
 
 @pytest.mark.parametrize(("pattern", "is_it"), [("nan", torch.isnan), ("inf", torch.isinf)])
-def test_nan_and_inf_are_one_element_of_the_first_gradient(pattern: str, is_it: Any) -> None:
+def test_patterns_nan_and_inf_set_one_element_of_the_first_gradient(pattern: str, is_it: Any) -> None:
     placed = apply_pattern((None, *three()), pattern, CPU)
     assert [0 if grad is None else int(is_it(grad).sum()) for grad in placed] == [0, 1, 0, 0]
     assert all(math.isfinite(value) for value in placed[1][0].tolist())
 
 
-def test_wrong_patterns_are_wrong_in_the_way_they_say() -> None:
+def test_each_wrong_pattern_has_the_error_of_its_name() -> None:
     made = {pattern: apply_pattern(three(), pattern, CPU) for pattern in WRONG_PATTERNS}
     assert len(made["short"]) == 2
     assert len(made["long"]) == 4
@@ -99,7 +99,7 @@ def test_wrong_patterns_are_wrong_in_the_way_they_say() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["normal", "none:1", "zeros", "nan", "inf", *WRONG_PATTERNS])
-def test_applying_a_pattern_leaves_what_was_drawn_alone(pattern: str) -> None:
+def test_applying_a_pattern_does_not_change_the_drawn_gradients(pattern: str) -> None:
     drawn = three()
     placed = apply_pattern(drawn, pattern, CPU)
     for _, grad in leaves(placed):
@@ -108,7 +108,7 @@ def test_applying_a_pattern_leaves_what_was_drawn_alone(pattern: str) -> None:
     assert all(torch.equal(grad, other) for grad, other in zip(drawn, three(), strict=True))
 
 
-def test_drawn_gradients_mirror_the_outputs_and_skip_what_needs_none() -> None:
+def test_drawn_gradients_match_the_outputs_and_are_none_if_not_required() -> None:
     outputs = {
         "a": torch.zeros(5, 3, requires_grad=True),
         "b": [torch.zeros(2, dtype=torch.bfloat16, requires_grad=True), torch.zeros(2), 3],
@@ -121,7 +121,7 @@ def test_drawn_gradients_mirror_the_outputs_and_skip_what_needs_none() -> None:
     assert drawn["c"].dtype == torch.complex64
 
 
-def test_a_lone_output_gets_a_tuple_of_one_that_depends_on_the_seed_alone() -> None:
+def test_a_single_output_gets_a_tuple_of_one_gradient_decided_by_the_seed() -> None:
     output = torch.zeros(5, 3, requires_grad=True)
     (first,), (again,), (other,) = (draw_output_grads(output, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)

@@ -31,7 +31,7 @@ def told(got: object, expected: object, reference: Any = None) -> str:
     return "\n".join(map(str, findings(got, expected, reference)[0]))
 
 
-def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
+def test_a_wrong_number_is_reported_with_error_bound_and_ratio() -> None:
     expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
     got = expected + torch.tensor([[0.0, 0.0], [0.0, 0.25]])
     assert_expected_inline(
@@ -40,7 +40,7 @@ def test_a_wrong_number_is_told_with_all_its_numbers() -> None:
     )
 
 
-def test_the_numbers_of_a_finding_are_those_of_its_message() -> None:
+def test_the_numbers_of_a_finding_match_its_message() -> None:
     expected = torch.tensor([[1.0, 2.0], [8.0, 0.5]])
     (finding,), error_ratios = findings(expected + 0.25, expected)
     assert finding.kind == "mismatch"
@@ -51,7 +51,7 @@ def test_the_numbers_of_a_finding_are_those_of_its_message() -> None:
     assert error_ratios == [finding.error_ratio]
 
 
-def test_none_in_place_of_a_tensor_is_missing() -> None:
+def test_none_instead_of_a_tensor_is_missing() -> None:
     assert_expected_inline(
         told(None, torch.full((2, 3), 0.5)),
         """layers.0.weight, after W3: expected a tensor of shape (2, 3) with largest element 0.5, got None""",
@@ -59,7 +59,7 @@ def test_none_in_place_of_a_tensor_is_missing() -> None:
     assert findings(None, torch.ones(1))[0][0].kind == "missing"
 
 
-def test_a_tensor_in_place_of_none_is_unexpected_even_where_it_is_zero() -> None:
+def test_a_tensor_instead_of_none_is_unexpected_even_if_it_is_zero() -> None:
     assert_expected_inline(
         told(torch.zeros(2, 3), None),
         """layers.0.weight, after W3: expected None, got a tensor of shape (2, 3) with largest element 0""",
@@ -67,7 +67,7 @@ def test_a_tensor_in_place_of_none_is_unexpected_even_where_it_is_zero() -> None
     assert findings(torch.zeros(2), None)[0][0].kind == "unexpected"
 
 
-def test_what_is_no_tensor_at_all_is_told_as_it_is() -> None:
+def test_a_value_that_is_not_a_tensor_is_reported_as_it_is() -> None:
     assert_expected_inline(
         told(0.5, torch.tensor(0.5)),
         """layers.0.weight, after W3: expected a tensor of shape () with largest element 0.5, got 0.5""",
@@ -87,13 +87,13 @@ def test_what_is_no_tensor_at_all_is_told_as_it_is() -> None:
     ],
     ids=["transposed", "flat", "extra dimension", "dtype", "device", "layout"],
 )
-def test_another_form_is_told_before_any_number(got: Tensor, kind: str, text: str) -> None:
+def test_a_wrong_shape_or_type_is_reported_before_any_number(got: Tensor, kind: str, text: str) -> None:
     (finding,), error_ratios = findings(got, torch.ones(2, 3))
     assert (finding.kind, finding.text) == (kind, text)
     assert error_ratios == []
 
 
-def test_a_nan_in_the_wrong_place_is_told_apart_from_the_numbers() -> None:
+def test_a_misplaced_nan_is_reported_separately_from_the_numbers() -> None:
     expected = torch.tensor([1.0, math.nan, 2.0, math.inf])
     got = torch.tensor([math.nan, 1.0, 3.0, math.inf])
     assert_expected_inline(
@@ -117,7 +117,7 @@ layers.0.weight, after W3: worst at [2]: expected 2, got 3; error 1, bound 9.54e
         (complex(math.inf, 1), 1 + 1j),
     ],
 )
-def test_nan_and_inf_stand_where_plain_autograd_has_them(got: complex, expected: complex) -> None:
+def test_nan_and_inf_must_be_where_plain_autograd_has_them(got: complex, expected: complex) -> None:
     found, _ = findings(torch.tensor([2.0, got]), torch.tensor([2.0, expected]))
     assert [finding.kind for finding in found] == ["nonfinite"]
     assert not findings(torch.tensor([2.0, got]), torch.tensor([2.0, got]))[0]
@@ -142,7 +142,7 @@ def test_nan_and_inf_stand_where_plain_autograd_has_them(got: complex, expected:
         (-40000.0, math.nan, -54080.0, True),
     ],
 )
-def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
+def test_an_overflow_that_depends_on_summation_order_is_not_reported(
     got: float, expected: float, exact: float, *, accused: bool
 ) -> None:
     one, other = (torch.tensor([2.0, number], dtype=torch.float16) for number in (got, expected))
@@ -150,21 +150,21 @@ def test_an_overflow_that_hangs_on_the_order_of_a_sum_accuses_nobody(
     assert [finding.kind for finding in found] == ["nonfinite"] * accused
 
 
-def test_what_is_bit_equal_has_an_error_ratio_of_zero_and_needs_no_reference() -> None:
+def test_a_bit_equal_tensor_has_error_ratio_zero_and_needs_no_reference() -> None:
     def reference() -> Known:
         pytest.fail("reference64 was computed for a gradient that is bit-equal")
 
     assert findings(torch.ones(3), torch.ones(3), reference) == ([], [0.0])
 
 
-def test_a_gradient_nearer_to_the_truth_than_autograd_passes_with_its_error_ratio() -> None:
+def test_a_gradient_closer_to_the_truth_than_autograd_passes() -> None:
     truth = torch.tensor([1.0], dtype=torch.float64)
     found, (error_ratio,) = findings(torch.ones(1), torch.tensor([1.0 + 2**-12]), lambda: Known(truth))
     assert not found
     assert error_ratio == 0.0
 
 
-def test_in_float64_plain_autograd_is_the_reference_whatever_reference64_says() -> None:
+def test_in_float64_plain_autograd_is_the_reference() -> None:
     far = torch.tensor([9.0], dtype=torch.float64)
     one = torch.ones(1, dtype=torch.float64)
     assert not findings(one + 2**-52, one, lambda: Known(far))[0]
@@ -187,11 +187,11 @@ def test_integers_are_equal_or_wrong() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (1,)])
-def test_numbers_and_empty_tensors_are_tensors_like_any_other(shape: tuple[int, ...]) -> None:
+def test_scalars_and_empty_tensors_are_compared_like_other_tensors(shape: tuple[int, ...]) -> None:
     assert findings(torch.ones(shape), torch.ones(shape)) == ([], [0.0])
     wrong, _ = findings(torch.ones(shape) + 1, torch.ones(shape))
     assert len(wrong) == torch.ones(shape).numel()
 
 
-def test_a_wrong_number_is_told_by_its_empty_index() -> None:
+def test_a_wrong_scalar_is_reported_with_an_empty_index() -> None:
     assert "worst at []: expected 1, got 2;" in told(torch.tensor(2.0), torch.tensor(1.0))

@@ -142,13 +142,13 @@ def off_by_one(grad: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("program", ["F0 B0 F1 B1", "F0 F1 I1 I0 W0 W1", "F0 B0 zero_none F1 B1", "F0 B0 zero_fill"])
 @pytest.mark.parametrize("options", [{}, {"loss": True}, {"prior_grads": True}, {"same_args": True}], ids=str)
-def test_plain_autograd_is_right_against_itself(program: str, options: dict[str, Any]) -> None:
+def test_plain_autograd_passes_against_itself(program: str, options: dict[str, Any]) -> None:
     found, evidence = judged(AutogradAdapter(), program, **options)
     assert not found
     assert set(error_ratios_in(gradients(evidence))) == {0.0}
 
 
-def test_judging_changes_nothing_in_the_evidence_so_that_it_is_judged_alike_again() -> None:
+def test_judging_does_not_change_the_evidence_and_can_be_repeated() -> None:
     _, evidence = judged(EditingAdapter(stored=perturb("layers.0.weight", off_by_one, "B1")))
     assert list(gradients(evidence)) == list(gradients(evidence))
     for field in dataclasses.fields(evidence):
@@ -186,7 +186,7 @@ def test_every_wrong_tensor_is_reported_once_at_its_first_wrong_action() -> None
     ]
 
 
-def test_a_gradient_that_is_wrong_only_in_between_is_reported() -> None:
+def test_a_gradient_that_is_wrong_only_before_the_last_action_is_reported() -> None:
     def stored(log: list[str], grads: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         doubled = {name: None if grad is None else grad * 2 for name, grad in grads.items()}
         return doubled if log == ["B0"] else grads
@@ -196,7 +196,7 @@ def test_a_gradient_that_is_wrong_only_in_between_is_reported() -> None:
     assert len(found) == 4
 
 
-def test_two_swapped_weight_passes_are_seen_at_the_first_although_the_sum_is_right() -> None:
+def test_swapped_weight_passes_are_found_at_the_first_although_the_sum_is_right() -> None:
     found, evidence = judged(SwapsWeights(), "F0 F1 I0 I1 W0 W1")
     last, wanted = evidence.observation.steps[-1], evidence.oracle.steps[-1]
     for name, grad in wanted.param_grads.items():
@@ -205,7 +205,7 @@ def test_two_swapped_weight_passes_are_seen_at_the_first_although_the_sum_is_rig
     assert placed(found) == [("mismatch", name, "W0") for name in names]
 
 
-def test_none_for_a_tensor_and_a_tensor_for_none_are_reported() -> None:
+def test_none_instead_of_a_tensor_and_a_tensor_instead_of_none_are_reported() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (None,) * len(grads)))
     assert placed(found) == [("missing", "input 0", "B0")]
     frozen = StageCase("frozen", "an input without gradient", Layers, (Normal((7, 5), requires_grad=False),))
@@ -221,7 +221,7 @@ def test_a_stored_gradient_before_the_first_backward_is_unexpected() -> None:
     assert {(kind, action) for kind, _, action in placed(found)} == {("unexpected", "F0")}
 
 
-def test_a_parameter_that_is_left_out_is_missing() -> None:
+def test_an_omitted_parameter_is_missing() -> None:
     found, _ = judged(EditingAdapter(stored=lambda _, grads: {k: v for k, v in grads.items() if "bias" not in k}))
     assert placed(found) == [("missing", "layers.0.bias", "B0"), ("missing", "layers.1.bias", "B0")]
 
@@ -232,12 +232,14 @@ def test_a_parameter_that_is_left_out_is_missing() -> None:
     [(lambda grad: grad.t(), "shape"), (lambda grad: grad.double(), "dtype"), (lambda g: g.to_sparse(), "layout")],
     ids=["shape", "dtype", "layout"],
 )
-def test_another_form_of_a_stored_gradient_is_reported(change: Callable[[Tensor], Tensor], kind: str) -> None:
+def test_a_stored_gradient_of_wrong_shape_dtype_or_layout_is_reported(
+    change: Callable[[Tensor], Tensor], kind: str
+) -> None:
     found, _ = judged(EditingAdapter(stored=perturb("layers.0.weight", change, "B0")))
     assert placed(found) == [(kind, "layers.0.weight", "B0")]
 
 
-def test_a_tuple_of_another_length_is_reported_with_both_lengths() -> None:
+def test_a_tuple_of_wrong_length_is_reported_with_both_lengths() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (*grads, None)))
     assert_expected_inline(
         str(found[0]),
@@ -258,7 +260,7 @@ def test_an_action_that_raises_is_reported_with_its_error() -> None:
     )
 
 
-def test_a_later_repeat_that_is_wrong_is_reported() -> None:
+def test_a_wrong_later_repeat_is_reported() -> None:
     calls: list[int] = []
 
     def returned(mb: int, grads: Grads) -> Grads:
@@ -284,7 +286,7 @@ def test_a_later_repeat_that_is_wrong_is_reported() -> None:
     ],
     ids=["each", "first", "second", "parts", "too much", "double", "none", "one double", "transposed"],
 )
-def test_one_tensor_passed_twice_has_its_gradient_in_each_slot_or_summed_over_them(
+def test_a_tensor_passed_twice_may_have_its_gradient_in_each_slot_or_summed(
     reading: Callable[[Tensor], Grads], *, right: bool
 ) -> None:
     def returned(mb: int, grads: Grads) -> Grads:
@@ -296,19 +298,19 @@ def test_one_tensor_passed_twice_has_its_gradient_in_each_slot_or_summed_over_th
     assert (not found) == right
 
 
-def test_a_reading_that_is_not_taken_leaves_no_error_ratio() -> None:
+def test_a_rejected_reading_gives_no_error_ratio() -> None:
     found, evidence = judged(AutogradAdapter(), case=TWICE)
     assert not found
     assert max(error_ratios_in(gradients(evidence))) == 0.0
 
 
-def test_what_is_no_tensor_in_a_slot_of_a_tensor_passed_twice_is_a_finding() -> None:
+def test_a_non_tensor_in_a_slot_of_a_tensor_passed_twice_is_a_finding() -> None:
     found, _ = judged(EditingAdapter(lambda _, grads: (7, grads[1])), case=TWICE)  # type: ignore[return-value,arg-type] # a wrong type is what is tried
     assert ("missing", "input 0", "B0") in placed(found)
 
 
 @pytest.mark.parametrize("program", ["F0 B0 F1 B1", "F0 I0 W0"])
-def test_an_input_pass_that_may_touch_parameters_excuses_no_wrong_sum(program: str) -> None:
+def test_an_input_pass_that_may_touch_parameters_still_needs_right_sums(program: str) -> None:
     def stored(log: list[str], grads: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
         return {name: None if grad is None else grad * 2 for name, grad in grads.items()} if log else grads
 
@@ -316,7 +318,7 @@ def test_an_input_pass_that_may_touch_parameters_excuses_no_wrong_sum(program: s
     assert judged(EditingAdapter(stored=stored), program, claims=claims)[0]
 
 
-def test_an_input_pass_that_touches_parameters_as_claimed_is_no_false_alarm() -> None:
+def test_an_input_pass_that_touches_parameters_as_claimed_passes() -> None:
     class EagerSession(AutogradSession):
         """I accumulates all parameter gradients at once; W has nothing left to do."""
 

@@ -60,7 +60,7 @@ def everything(stage: nn.Module) -> list[tuple[Any, ...]]:
 
 
 @WAYS
-def test_every_layer_of_the_kind_computes_as_mine_does_and_is_put_back(other: Any, attributes: Any) -> None:
+def test_every_layer_of_the_class_uses_the_replacement_and_is_restored(other: Any, attributes: Any) -> None:
     stage, x = nested(), torch.randn(2, 3)
     inner = stage[1]
     assert isinstance(inner, nn.Sequential)
@@ -76,14 +76,14 @@ def test_every_layer_of_the_kind_computes_as_mine_does_and_is_put_back(other: An
 
 
 @WAYS
-def test_a_stage_that_is_a_layer_itself_is_swapped(other: Any, attributes: Any) -> None:
+def test_a_stage_that_is_one_layer_is_swapped(other: Any, attributes: Any) -> None:
     stage, x = nn.Linear(3, 3), torch.randn(2, 3)
     with swap(stage, nn.Linear, other, **attributes):
         torch.testing.assert_close(stage(x), 2 * nn.functional.linear(x, stage.weight, stage.bias))
 
 
 @WAYS
-def test_names_and_parameters_are_those_of_the_stage(other: Any, attributes: Any) -> None:
+def test_a_swap_keeps_the_names_and_parameters_of_the_stage(other: Any, attributes: Any) -> None:
     stage = nested()
     stage[0].weight = stage[2].weight
     parameters, modules = dict(stage.named_parameters()), dict(stage.named_modules())
@@ -95,7 +95,7 @@ def test_names_and_parameters_are_those_of_the_stage(other: Any, attributes: Any
 
 
 @WAYS
-def test_hooks_stay_and_fire(other: Any, attributes: Any) -> None:
+def test_hooks_are_kept_and_fire_during_a_swap(other: Any, attributes: Any) -> None:
     stage, fired = nested(), list[str]()
     stage[0].register_forward_hook(lambda *_: fired.append("before the swap"))
     with swap(stage, nn.Linear, other, **attributes):
@@ -107,7 +107,7 @@ def test_hooks_stay_and_fire(other: Any, attributes: Any) -> None:
 
 
 @WAYS
-def test_an_exception_puts_the_layers_back(other: Any, attributes: Any) -> None:
+def test_an_exception_restores_the_layers(other: Any, attributes: Any) -> None:
     stage = nested()
     before = everything(stage)
 
@@ -119,7 +119,7 @@ def test_an_exception_puts_the_layers_back(other: Any, attributes: Any) -> None:
     assert everything(stage) == before
 
 
-def test_a_layer_that_cannot_be_made_leaves_the_others_as_they_were() -> None:
+def test_if_one_layer_cannot_be_made_no_layer_is_changed() -> None:
     stage, seen = nested(), list[nn.Linear]()
     before = everything(stage)
 
@@ -143,7 +143,7 @@ def test_a_second_undo_does_nothing() -> None:
         assert type(stage[0]) is Mine
 
 
-def test_an_attribute_that_was_there_comes_back_and_what_came_since_goes() -> None:
+def test_undo_restores_old_attributes_and_removes_new_ones() -> None:
     stage = nested()
     vars(stage[0])["gain"] = "the user's"
     with swap(stage, nn.Linear, Mine, gain=2.0):
@@ -156,13 +156,13 @@ def test_an_attribute_that_was_there_comes_back_and_what_came_since_goes() -> No
     assert not stage[0].training  # what the caller does stays
 
 
-def test_a_subclass_of_the_kind_is_left_alone() -> None:
+def test_a_subclass_of_the_class_is_not_swapped() -> None:
     stage = nn.MultiheadAttention(4, 2)  # whose out_proj is a Linear of another class, that it reads past forward
     with swap(stage, nn.Linear, Mine, gain=2.0) as swapped:
         assert swapped.layers == ()
 
 
-def test_a_copy_of_a_swapped_stage_has_parameters_of_its_own() -> None:
+def test_a_copy_of_a_swapped_stage_has_separate_parameters() -> None:
     stage, x = nested(), torch.randn(2, 3)
     with swap(stage, nn.Linear, Apart):
         twin = copy.deepcopy(stage)
@@ -171,12 +171,12 @@ def test_a_copy_of_a_swapped_stage_has_parameters_of_its_own() -> None:
         assert not torch.equal(stage(x), twin(x))
 
 
-def test_a_module_with_parameters_of_its_own_is_refused_and_named() -> None:
+def test_a_replacement_with_new_parameters_is_refused_with_their_names() -> None:
     with pytest.raises(ValueError, match="has parameters of its own, weight, bias; expected those of the layer"):
         swap(nested(), nn.Linear, lambda layer: nn.Linear(layer.in_features, layer.out_features))
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_replacement_that_is_not_callable_is_refused() -> None:
     with pytest.raises(TypeError, match="None cannot run in place of Linear"):
         swap(nested(), nn.Linear, lambda _layer: None)  # type: ignore[arg-type,return-value] # as a user may
 
@@ -200,12 +200,12 @@ class Adapter:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_kit_undoes_what_open_has_swapped(fails: bool) -> None:  # noqa: FBT001 (a parameter of pytest)
+def test_the_kit_undoes_swaps_made_by_open(fails: bool) -> None:  # noqa: FBT001 (a parameter of pytest)
     adapter = Adapter(fails=fails)
     check_stage_backward(adapter, checks=["full.gradients.mlp", "misuse.next_session.*"])
     assert adapter.stages
     assert {type(module) for stage in adapter.stages for module in stage.modules()}.isdisjoint({Mine})
 
 
-def test_the_example_is_right() -> None:
+def test_the_swap_example_passes() -> None:
     assert doctest.testmod(layer_swap).failed == 0

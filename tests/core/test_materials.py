@@ -69,7 +69,7 @@ def parts() -> dict[str, Callable[[Materials], list[Tensor]]]:
 
 
 @pytest.mark.parametrize("part", parts())
-def test_what_is_done_to_one_copy_does_not_show_in_the_next(part: str) -> None:
+def test_changes_to_one_copy_do_not_affect_the_next_copy(part: str) -> None:
     materials, take = of(prior_grads=True), parts()[part]
     expected = [tensor.detach().clone() for tensor in take(materials)]
     assert expected
@@ -83,7 +83,7 @@ def test_what_is_done_to_one_copy_does_not_show_in_the_next(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", parts())
-def test_a_part_is_the_same_whatever_was_drawn_before_it(part: str) -> None:
+def test_a_part_does_not_depend_on_earlier_draws(part: str) -> None:
     alone, after = of(prior_grads=True), of(prior_grads=True)
     for take in parts().values():
         take(after)
@@ -92,14 +92,14 @@ def test_a_part_is_the_same_whatever_was_drawn_before_it(part: str) -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_what_one_parameter_has_before_is_drawn_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prior_gradients_of_single_parameters_use_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     materials = of(prior_grads=True)
     wanted = materials.prior(0)
     monkeypatch.delattr(type(LINEAR), "make")
     assert [materials.prior_of(0, position).tolist() for position in range(len(wanted))] == [w.tolist() for w in wanted]
 
 
-def test_draws_are_the_same_in_another_process() -> None:
+def test_draws_are_equal_in_another_process() -> None:
     here: dict[str, Any] = {}
     exec(DIGEST, here)  # noqa: S102 (the very text that the other process runs)
     script = f"{DIGEST}\nprint(hashlib.sha256(text).hexdigest())"
@@ -107,13 +107,13 @@ def test_draws_are_the_same_in_another_process() -> None:
     assert run.stdout.strip() == hashlib.sha256(here["text"]).hexdigest()
 
 
-def test_a_seed_for_parts_is_stable_and_tells_them_apart() -> None:
+def test_seeds_of_parts_are_stable_and_distinct() -> None:
     assert stable_seed(20, "linear", "args", 0) == 3240834369
     assert len({stable_seed(20, "linear", part, mb) for part in ("args", "grads") for mb in range(50)}) == 100
 
 
 @pytest.mark.parametrize("part", ["args", "output_grads", "target"])
-def test_another_seed_and_another_microbatch_draw_other_values(part: str) -> None:
+def test_another_seed_or_micro_batch_draws_other_values(part: str) -> None:
     takes: dict[str, Callable[[Materials, int], list[Tensor]]] = {
         "args": lambda m, mb: tensors(m.args(0, mb, m.stage(0))),
         "output_grads": lambda m, mb: tensors(m.output_grads(0, mb)),
@@ -124,13 +124,13 @@ def test_another_seed_and_another_microbatch_draw_other_values(part: str) -> Non
     assert not any(torch.equal(drawn[i], drawn[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-def test_the_target_of_the_loss_is_not_the_output_gradient_of_any_microbatch() -> None:
+def test_the_loss_target_differs_from_every_output_gradient() -> None:
     materials = of()
     grads = [tensors(materials.output_grads(0, mb))[0] for mb in range(3)]
     assert not any(torch.equal(tensors(materials.target(0, 0))[0], grad) for grad in grads)
 
 
-def test_the_same_arguments_are_drawn_for_every_microbatch_where_the_trial_says_so() -> None:
+def test_with_same_args_every_micro_batch_draws_the_same_arguments() -> None:
     materials = of(same_args=True)
     stage = materials.stage(0)
     (first,), (second,) = materials.args(0, 0, stage), materials.args(0, 4, stage)
@@ -147,7 +147,7 @@ def test_everything_is_the_float64_draw_rounded_to_the_dtype(dtype: torch.dtype)
             assert torch.equal(one, other.to(dtype))
 
 
-def test_arguments_are_fresh_leaves_with_repeats_and_parameters_in_place() -> None:
+def test_arguments_are_new_leaves_and_repeats_and_parameters_are_shared() -> None:
     recipes = (Normal((7, 5)), SameAs(0), Integers((7,), high=5), ParameterNamed("weight"))
     materials = of(stages=(StageCase("odd", "odd arguments", lambda: nn.Linear(5, 3), recipes),))
     stage = materials.stage(0)
@@ -170,13 +170,13 @@ def test_prior_gradients_are_on_trainable_parameters_only() -> None:
     assert stage.bias.grad is None
 
 
-def test_a_wrong_pattern_reaches_misuses_only() -> None:
+def test_a_wrong_pattern_applies_only_to_misuses() -> None:
     materials = of(output_grads="short", program="F0 B0!")
     assert len(materials.output_grads(0, 0)) == 1
     assert len(materials.output_grads(0, 0, misuse=True)) == 0
 
 
-def test_a_gradient_put_in_by_hand_stands_only_where_the_trial_says() -> None:
+def test_manual_output_gradients_are_none_except_where_the_trial_has_them() -> None:
     pair = StageCase("pair", "two outputs", _Pair, (Normal((7, 5)),))
     materials = of(stages=(pair,), hand_grads=(False, True))
     first, second = materials.hand_grads(0, 0)
@@ -185,7 +185,7 @@ def test_a_gradient_put_in_by_hand_stands_only_where_the_trial_says() -> None:
     assert torch.equal(second, materials.output_grads(0, 0)[1])
 
 
-def test_the_example_outputs_hold_no_graph_and_say_what_needs_a_gradient() -> None:
+def test_example_outputs_have_no_graph_and_keep_requires_grad() -> None:
     (example,) = tensors(of().example_outputs(0))
     assert example.shape == (7, 3)
     assert example.requires_grad
@@ -205,7 +205,7 @@ def test_the_loss_of_a_complex_output_is_real() -> None:
     assert loss.item() == pytest.approx(25.0)
 
 
-def test_what_is_replaced_has_the_draw_of_the_trial() -> None:
+def test_replaced_materials_keep_the_draw_of_the_trial() -> None:
     trial = Trial(stages=(LINEAR,), program="F0 B0", draw=3)
     materials = Materials(trial, dtype=torch.float64, device=torch.device("cpu"), seed=20)
     other = replaced(materials, torch.device("cpu"), watch=frozenset({"state"}))

@@ -32,7 +32,7 @@ def errors(shift: float, *, slope: float = 0.0, square: float = 0.0, oracle_squa
     return Errors(1000.0, shift, slope, square, oracle_square)
 
 
-def test_a_slope_is_that_of_a_regression_through_the_origin() -> None:
+def test_the_slope_is_that_of_a_regression_through_the_origin() -> None:
     reference = torch.tensor([3.0, -4.0, 0.0], dtype=torch.float64)
     found = Errors.of(reference * 1.01, reference * 0.99, reference)
     assert found is not None
@@ -42,42 +42,42 @@ def test_a_slope_is_that_of_a_regression_through_the_origin() -> None:
     assert found.weight == pytest.approx((9 + 16) ** 2 / (81 + 256))
 
 
-def test_what_is_not_finite_or_all_zero_has_no_slope() -> None:
+def test_non_finite_and_all_zero_values_have_no_slope() -> None:
     one = torch.ones(2)
     assert Errors.of(one * math.inf, one, one) is None
     assert Errors.of(one, one, torch.zeros(2)) is None
 
 
-def test_shifts_of_one_sign_are_a_bias_and_as_many_of_either_sign_are_none() -> None:
+def test_shifts_of_one_sign_are_a_bias_and_balanced_shifts_are_not() -> None:
     one_way = [errors(0.01)] * DRAWS
     either_way = [errors(0.01 * (-1) ** number) for number in range(DRAWS)]
     assert judge_shift(DRAWS, one_way, BF16)[2] == pytest.approx(math.sqrt(DRAWS) / STEADY)
     assert judge_shift(DRAWS, either_way, BF16)[2] == 0.0
 
 
-def test_a_few_large_shifts_are_no_bias_however_large_they_are() -> None:
+def test_a_few_large_shifts_are_not_a_bias() -> None:
     assert judge_shift(DRAWS, [errors(0.1)] * int(STEADY**2), BF16)[2] <= 1.0
 
 
-def test_a_steady_shift_below_the_floor_is_none() -> None:
+def test_a_steady_shift_below_the_floor_is_not_a_bias() -> None:
     assert judge_shift(DRAWS, [errors(0.009 * EPS)] * DRAWS, BF16)[2] < 1.0
     assert judge_shift(DRAWS, [errors(0.011 * EPS)] * DRAWS, BF16)[2] > 1.0
 
 
-def test_who_undoes_a_bias_of_plain_autograd_is_not_accused() -> None:
+def test_a_target_that_corrects_the_bias_of_plain_autograd_passes() -> None:
     undone = [errors(0.01, slope=-0.01, oracle_square=1e-4)] * DRAWS
     worse = [errors(-0.01, slope=-0.01, square=4e-4, oracle_square=1e-4)] * DRAWS
     assert judge_shift(DRAWS, undone, BF16)[2] == 0.0
     assert judge_shift(DRAWS, worse, BF16)[2] > 1.0
 
 
-def test_a_spread_may_be_twice_that_of_plain_autograd_and_the_floor() -> None:
+def test_a_spread_may_be_twice_plain_autograds_plus_the_floor() -> None:
     plain = 0.5 * EPS
     assert judge_spread(DRAWS, [errors(0.0, square=(1.49 * EPS) ** 2, oracle_square=plain**2)] * DRAWS, BF16)[2] < 1.0
     assert judge_spread(DRAWS, [errors(0.0, square=(1.51 * EPS) ** 2, oracle_square=plain**2)] * DRAWS, BF16)[2] > 1.0
 
 
-def test_no_spread_is_told_where_plain_autograd_is_its_own_reference() -> None:
+def test_in_float64_no_spread_is_reported() -> None:
     """A gradient that cancels is right where it is off by much of its value, and float64 has nothing to show that."""
 
     def draws(dtype: torch.dtype) -> list[Draw]:
@@ -88,7 +88,7 @@ def test_no_spread_is_told_where_plain_autograd_is_its_own_reference() -> None:
     assert not findings_in(BIAS.judge(draws(torch.float64)))
 
 
-def test_draws_that_are_left_are_not_run_where_they_could_change_nothing() -> None:
+def test_remaining_draws_are_skipped_if_they_cannot_change_the_verdict() -> None:
     at_least = DRAWS - int(STEADY**2)
     assert settled(DRAWS, at_least)
     assert not settled(DRAWS, at_least - 1)
@@ -105,14 +105,14 @@ class Counted(Runner):
         return super().evidence(trial)
 
 
-def test_a_target_that_is_bit_equal_runs_a_part_of_the_draws_and_another_all() -> None:
+def test_a_bit_equal_target_runs_fewer_draws_than_another() -> None:
     for target, ran in (("reference-split", DRAWS - int(STEADY**2)), (VARIANTS["main-grad-in-float32"](), DRAWS)):
         runner = Counted(resolve(target), device=torch.device("cpu"), dtype=BF16)
         assert runner.run(CHECKS["full.bias.gradients"]).status == "passed"
         assert runner.ran == ran
 
 
-def test_the_draws_of_a_check_differ_in_all_that_is_random() -> None:
+def test_the_draws_of_a_check_differ_in_all_random_values() -> None:
     runner = Runner(resolve("autograd"), device=torch.device("cpu"), dtype=BF16)
     first, second = (runner.evidence(trial).materials for trial in CHECKS["full.bias.loss"].trials[:2])
     assert first.seed != second.seed
@@ -120,7 +120,7 @@ def test_the_draws_of_a_check_differ_in_all_that_is_random() -> None:
         assert all(not torch.equal(a, b) for a, b in zip(tensors(one), tensors(other), strict=True))
 
 
-def test_what_shows_in_no_single_parameter_shows_in_all_together() -> None:
+def test_a_bias_too_small_in_each_parameter_is_found_in_all_together() -> None:
     check = CHECKS["full.bias.gradients"]
     runner = Runner(
         resolve(FAULTS["parameter-gradients-slightly-large"].make()), device=torch.device("cpu"), dtype=BF16
@@ -135,14 +135,14 @@ def test_what_shows_in_no_single_parameter_shows_in_all_together() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_sums_kept_wider_are_not_accused(dtype: str) -> None:
+def test_sums_in_higher_precision_pass(dtype: str) -> None:
     assert dtype_named(dtype).is_floating_point
     for name in ("main-grad-in-float32", "sums-in-float64"):
         report = check_stage_backward(VARIANTS[name](), checks=["*.bias.gradients", "*.bias.loss"], dtype=dtype)
         assert {result.status for result in report} == {"passed"}
 
 
-def test_a_gross_mistake_is_told_of_the_first_draw_and_by_its_elements() -> None:
+def test_a_gross_error_is_reported_in_the_first_draw_by_its_elements() -> None:
     report = check_stage_backward(FAULTS["doubled"].make(), checks=["full.bias.gradients"])
     (result,) = report
     assert result.status == "failed"

@@ -26,32 +26,32 @@ def chained(*errors: Exception) -> Exception:
     return errors[-1]
 
 
-def test_the_first_cause_is_kept_and_not_the_wrapper() -> None:
+def test_the_first_cause_is_recorded_instead_of_the_wrapper() -> None:
     raised = Raised.of(chained(KeyError("mb"), ValueError("inner"), RuntimeError("stage 0 failed")))
     assert (raised.type, raised.message) == ("KeyError", "'mb'")
 
 
-def test_a_context_without_from_is_no_cause() -> None:
+def test_an_exception_context_without_from_is_not_a_cause() -> None:
     error = ValueError("clear")
     error.__context__ = KeyError("mb")
     assert Raised.of(error).type == "ValueError"
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_causes_in_a_ring_end(length: int) -> None:
+def test_reading_a_cycle_of_causes_ends(length: int) -> None:
     ring = [ValueError("one"), KeyError("two")][:length]
     for index, error in enumerate(ring):
         error.__cause__ = ring[(index + 1) % length]
     assert Raised.of(ring[0]).type in {"ValueError", "KeyError"}
 
 
-def test_addresses_are_left_out_so_that_two_runs_compare() -> None:
+def test_addresses_are_removed_so_that_two_runs_compare_equal() -> None:
     one, two = (Raised.of(ValueError(f"<Node object at {hex(id(_Marker()) + 4096 * k)}> of 0x1f")) for k in (0, 1))
     assert one == two
     assert one.message == "<Node object at 0x…> of 0x1f"
 
 
-def test_no_frame_and_with_it_no_tensor_is_kept_alive() -> None:
+def test_a_recorded_error_keeps_no_frame_and_no_tensor_alive() -> None:
     def raises(marker: _Marker) -> None:
         raise ValueError(marker)
 
@@ -74,7 +74,7 @@ def test_no_frame_and_with_it_no_tensor_is_kept_alive() -> None:
     [("", "ValueError"), ("a\n  b", "ValueError: a b"), ("x" * 400, "ValueError: " + "x" * 300 + " …")],
     ids=["empty", "lines", "long"],
 )
-def test_an_exception_is_told_in_one_line(message: str, text: str) -> None:
+def test_an_exception_is_reported_on_one_line(message: str, text: str) -> None:
     assert str(Raised.of(ValueError(message))) == text
 
 
@@ -88,12 +88,12 @@ def test_an_exception_is_told_in_one_line(message: str, text: str) -> None:
     ],
     ids=str,
 )
-def test_an_exception_that_tells_of_used_up_memory_is_known(error: Exception) -> None:
+def test_an_out_of_memory_exception_is_recognized(error: Exception) -> None:
     assert Raised.of(error).memory
 
 
 @pytest.mark.parametrize("error", [RuntimeError("MemoryError"), ValueError("can't allocate memory")], ids=str)
-def test_an_exception_that_only_speaks_of_memory_tells_nothing_of_it(error: Exception) -> None:
+def test_an_exception_that_only_mentions_memory_is_not_out_of_memory(error: Exception) -> None:
     assert not Raised.of(error).memory
 
 
@@ -113,7 +113,7 @@ class OutOfMemoryError(RuntimeError):
     ],
     ids=str,
 )
-def test_an_exception_of_a_device_is_known_by_what_it_is_and_not_by_its_name(error: Exception, *, broken: bool) -> None:
+def test_a_device_exception_is_recognized_by_type_not_by_name(error: Exception, *, broken: bool) -> None:
     assert Raised.of(error).broken == broken
 
 
@@ -141,17 +141,17 @@ def handled(*, cause: bool = False, hidden: bool = False) -> ValueError:
     ],
     ids=["from it", "while it was handled", "hidden"],
 )
-def test_an_exception_is_known_with_all_that_its_traceback_shows(options: dict[str, bool], chain: set[str]) -> None:
+def test_all_exception_types_of_a_traceback_are_recorded(options: dict[str, bool], chain: set[str]) -> None:
     assert Raised.of(handled(**options)).chain == chain
 
 
-def test_a_ring_of_causes_ends() -> None:
+def test_reading_the_chain_of_a_cycle_of_causes_ends() -> None:
     error, other = ValueError("one"), KeyError("other")
     error.__cause__, other.__cause__ = other, error
     assert Raised.of(error).chain == {"ValueError", "KeyError"}
 
 
-def test_the_first_step_that_raised_and_is_no_misuse_is_the_one() -> None:
+def test_the_first_raised_step_that_is_not_a_misuse_is_reported() -> None:
     error = Raised("ValueError", "")
     steps = (
         Step(Action("F")),
@@ -163,7 +163,7 @@ def test_the_first_step_that_raised_and_is_no_misuse_is_the_one() -> None:
     assert Observation(steps[:2]).raised is None
 
 
-def test_a_step_is_found_by_its_position_also_where_an_action_before_was_not_run() -> None:
+def test_a_step_is_found_by_position_even_if_an_earlier_action_did_not_run() -> None:
     first, third = Step(Action("F"), 0), Step(Action("W"), 2)
     observation = Observation((first, third))
     assert [observation.at(position) for position in (0, 2)] == [first, third]
@@ -176,7 +176,7 @@ def test_a_step_is_found_by_its_position_also_where_an_action_before_was_not_run
     [Observation(), Step(Action("F")), HookCall("tensor", "weight", None), Alive(0, 0, 0), Executed(), Raised("E", "")],
     ids=lambda value: type(value).__name__,
 )
-def test_what_was_seen_is_frozen(value: Any) -> None:
+def test_observed_values_are_frozen(value: Any) -> None:
     for field in dataclasses.fields(value):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(value, field.name, None)

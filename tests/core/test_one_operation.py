@@ -26,14 +26,14 @@ def seen(func: Callable[..., Any], args: Sequence[Any], got: Any) -> str | None:
     return difference(func, (tuple(args), {}), func(*args), got)
 
 
-def test_a_sum_whose_terms_cancel_is_judged_by_its_terms() -> None:
+def test_a_sum_with_cancelling_terms_is_judged_by_its_terms() -> None:
     terms = torch.tensor([[0.25, 3.0, -3.25, 7.4505806e-09]])
     args = (terms, [1])
     assert seen(SUM, args, SUM(*args) + 8.9e-9) is None  # as an H100 adds in another order
     assert seen(SUM, args, SUM(*args) + 1e-3) is not None
 
 
-def test_a_convolution_is_judged_by_its_terms_too() -> None:
+def test_a_convolution_with_cancelling_terms_is_judged_by_its_terms() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 64, 9), torch.randn(3, 64, 3)
     weight[:, 32:] = weight[:, :32]
@@ -59,7 +59,7 @@ ATEN = torch.ops.aten
     ],
     ids=["softmax backward", "addmm", "var"],
 )
-def test_what_cancels_in_any_operation_is_judged_by_what_it_is_given(
+def test_cancelling_results_are_judged_relative_to_the_arguments(
     func: Callable[..., Any], args: tuple[Any, ...], rounding: float
 ) -> None:
     options: dict[str, Any] = {"alpha": -1} if func is ATEN.addmm else {}
@@ -69,7 +69,7 @@ def test_what_cancels_in_any_operation_is_judged_by_what_it_is_given(
 
 
 @pytest.mark.parametrize("func", [torch.exp, torch.nn.functional.gelu, torch.floor, torch.round, torch.tanh])
-def test_a_wrong_function_is_no_rounding_of_what_it_is_given(func: Callable[..., Tensor]) -> None:
+def test_a_wrong_function_is_not_excused_as_rounding_of_its_arguments(func: Callable[..., Tensor]) -> None:
     given = torch.tensor([-2.0, -0.5, 1.0, 2.0, 3.0])
     assert seen(func, (given,), func(given) * (1 + 2.0**-10) + 2.0**-10) is not None
 
@@ -106,7 +106,7 @@ def test_sparse_results_are_compared_by_value_and_reported_with_numbers() -> Non
     assert said.compared_with("the CPU") == "at [0, 0] it gave 1, the CPU 0.666666687"
 
 
-def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_denormals() -> None:
+def test_a_product_flushed_to_zero_is_wrong_unless_the_device_flushes_denormals() -> None:
     one, other = torch.tensor([[1e-20, 1.0]]), torch.tensor([[1e-20], [3e-39]])
     args, zero = (one, other), torch.zeros(1, 1)
     assert seen(torch.mm, args, zero) is not None
@@ -118,7 +118,7 @@ def test_a_product_that_is_flushed_to_zero_is_wrong_only_on_a_device_that_keeps_
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_flushing_ends_with_its_block_and_leaves_what_the_caller_had_set(*, before: bool) -> None:
+def test_the_flush_setting_is_restored_after_the_block(*, before: bool) -> None:
     if before and not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush denormals")
     try:
@@ -130,7 +130,7 @@ def test_flushing_ends_with_its_block_and_leaves_what_the_caller_had_set(*, befo
 
 
 @pytest.mark.parametrize("check", ["space.split.one-element-1", "space.split.one-by-one-1"])
-def test_parameters_on_one_memory_do_not_make_a_dropout_wrong(check: str) -> None:
+def test_parameters_with_shared_memory_do_not_make_a_dropout_wrong(check: str) -> None:
     (trial,) = checks_of()[check].trials
     # The mask of seed 0 keeps the parameters' part, that of seed 1 drops it, as an H100's mask and the CPU's did.
     device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
@@ -138,7 +138,7 @@ def test_parameters_on_one_memory_do_not_make_a_dropout_wrong(check: str) -> Non
 
 
 @pytest.mark.parametrize("check", ["split.gradients.mlp", "space.split.one-element-1", "full.gradients.dropout"])
-def test_what_draws_is_judged_where_tensors_show_no_address(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+def test_random_operations_are_judged_without_tensor_addresses(monkeypatch: pytest.MonkeyPatch, check: str) -> None:
     monkeypatch.setattr(tensor_facts, "address_of", lambda _: None)
     (trial,) = checks_of()[check].trials
     device, cpu = (Materials(trial, dtype=torch.float32, device=torch.device("cpu"), seed=seed) for seed in (0, 1))

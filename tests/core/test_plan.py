@@ -41,13 +41,13 @@ def ids(**options: object) -> list[str]:
     return [item.check.id for item in make_plan(FOUR, **options).items]  # type: ignore[arg-type] # each test gives its own options
 
 
-def test_profiles_nest() -> None:
+def test_each_profile_contains_the_smaller_ones() -> None:
     chosen = [set(ids(profile=profile)) for profile in PROFILES]
     assert [len(names) for names in chosen] == [1, 3, 4]
     assert chosen[0] < chosen[1] < chosen[2]
 
 
-def test_the_profiles_of_the_contract_nest_and_none_is_empty() -> None:
+def test_the_contract_profiles_are_nested_and_not_empty() -> None:
     checks = contract.checks_of()
     chosen = [{item.check.id for item in make_plan(checks, profile=profile).items} for profile in PROFILES]
     assert set() < chosen[0] < chosen[1] < chosen[2]
@@ -66,13 +66,11 @@ def test_the_profiles_of_the_contract_nest_and_none_is_empty() -> None:
     ],
     ids=["area", "two globs", "whole id", "question mark", "with exclude", "exclude alone"],
 )
-def test_globs_over_ids_choose_and_leave_out_in_the_order_of_the_contract(
-    options: dict[str, list[str]], expected: list[str]
-) -> None:
+def test_globs_include_and_exclude_checks_in_contract_order(options: dict[str, list[str]], expected: list[str]) -> None:
     assert ids(**options) == expected
 
 
-def test_the_manifest_counts_the_profile_and_not_the_selection() -> None:
+def test_the_manifest_counts_the_profile_not_the_selection() -> None:
     cells = [(device, dtype) for device in ("cpu", "meta") for dtype in ("float32", "float64", "bfloat16")]
     plan = make_plan(FOUR, include=["full.*"], cells=cells)
     assert plan.manifest == 3 * 6
@@ -98,18 +96,18 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     )
 
 
-def test_a_pattern_that_matches_nothing_gets_the_nearest_ids() -> None:
+def test_an_unmatched_pattern_is_refused_with_the_nearest_ids() -> None:
     assert_expected_inline(
         refusal(include=["full.gradient.mlp"]),
         """check pattern 'full.gradient.mlp' matches no check; nearest: full.gradients.mlp, full.loss.mlp, split.gradients.conv""",  # noqa: E501 (as it is shown)
     )
 
 
-def test_a_pattern_to_leave_out_has_to_match_as_well() -> None:
+def test_an_unmatched_exclude_pattern_is_refused_with_the_nearest_ids() -> None:
     assert refusal(exclude=["ful.*"]).startswith("check pattern 'ful.*' matches no check; nearest: ")
 
 
-def test_a_pattern_of_a_larger_profile_says_which() -> None:
+def test_a_pattern_of_a_larger_profile_names_that_profile() -> None:
     assert_expected_inline(
         refusal(include=["*.seed_size.*"]),
         """check pattern '*.seed_size.*' matches no check of profile standard; use profile full""",
@@ -120,12 +118,12 @@ def test_one_bad_pattern_among_good_ones_is_refused() -> None:
     assert "'nothing.*'" in refusal(include=["full.*", "nothing.*"])
 
 
-def test_a_selection_that_leaves_nothing_is_refused() -> None:
+def test_a_selection_that_excludes_every_check_is_refused() -> None:
     assert_expected_inline(
         refusal(include=["full.*"], exclude=["full.*"]),
         """the selection excludes all 3 checks: include=['full.*'], exclude=['full.*']; change one of them""",
     )
 
 
-def test_nothing_to_run_on_is_refused() -> None:
+def test_a_plan_without_devices_or_dtypes_is_refused() -> None:
     assert refusal(cells=[]) == "no device or no dtype is given; name at least one of each"

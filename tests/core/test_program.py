@@ -20,7 +20,7 @@ ZEROES = st.sampled_from([Action("zero_none"), Action("zero_fill")])
 
 
 @given(st.lists(st.one_of(WITH_MICROBATCH, ENDS, ZEROES)).map(tuple))
-def test_what_is_written_is_read_as_the_same_actions(actions: tuple[Action, ...]) -> None:
+def test_a_written_program_is_parsed_to_the_same_actions(actions: tuple[Action, ...]) -> None:
     assert parse(write(actions)) == actions
 
 
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_as_the_same_actions(actions: tuple[Action, ...]
         ("1finish!", Action("finish", stage=1, misuse=True)),
     ],
 )
-def test_a_token_stands_for_one_action(text: str, action: Action) -> None:
+def test_a_token_is_one_action(text: str, action: Action) -> None:
     assert parse(text) == (action,)
     assert str(action) == text
 
@@ -65,7 +65,7 @@ def test_white_space_of_any_kind_separates_actions() -> None:
         ("finish0", 1, "finish0"),
     ],
 )
-def test_a_token_that_is_no_action_is_named_with_its_place(text: str, position: int, token: str) -> None:
+def test_an_invalid_token_is_named_with_its_position(text: str, position: int, token: str) -> None:
     with pytest.raises(ProgramError) as raised:
         parse(text)
     assert str(raised.value) == (
@@ -105,7 +105,7 @@ def test_a_token_that_is_no_action_is_named_with_its_place(text: str, position: 
         ("F0 1F0 I0 1I0 W0 1W0", {"split", "weight_order!=none"}),
     ],
 )
-def test_a_program_asks_for_what_its_actions_and_their_order_need(text: str, asked: set[str]) -> None:
+def test_the_needs_of_a_program_follow_from_its_actions_and_order(text: str, asked: set[str]) -> None:
     assert needs(parse(text)) == asked
 
 

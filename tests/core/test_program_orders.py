@@ -44,7 +44,7 @@ def test_three_microbatches_are_in_the_order_of_the_name(order: Callable[[int], 
 
 
 @ORDERS
-def test_an_order_asks_for_what_its_name_says(order: Callable[[int], str]) -> None:
+def test_the_needs_of_an_order_match_its_name(order: Callable[[int], str]) -> None:
     assert needs(parse(order(3))) == ASKED[order]
 
 
@@ -59,7 +59,7 @@ def test_every_microbatch_runs_forward_once_and_backward_once(order: Callable[[i
     assert {action.mb for action in actions} == set(range(n))
 
 
-def test_every_order_of_the_module_is_tried_here() -> None:
+def test_every_order_of_the_module_is_tested() -> None:
     own = {
         name: value for name, value in vars(programs).items() if getattr(value, "__module__", "") == programs.__name__
     }

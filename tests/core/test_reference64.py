@@ -67,13 +67,13 @@ def test_a_loss_is_the_mean_square_to_the_target_times_its_scale(loss_scale: flo
     assert torch.allclose(found.params["weight"], stage.weight.grad, rtol=1e-12)  # type: ignore[arg-type] # None would fail the test
 
 
-def test_it_is_computed_once_per_microbatch() -> None:
+def test_reference64_is_computed_once_per_micro_batch() -> None:
     evidence = evidence_of("F0 F1 B0 B1")
     assert evidence.reference(0, 1) is evidence.reference(0, 1)
     assert evidence.reference(0, 1) is not evidence.reference(0, 0)
 
 
-def test_it_draws_from_no_generator_of_the_process() -> None:
+def test_reference64_does_not_use_the_global_generator() -> None:
     evidence = evidence_of("F0 B0", ZOO["dropout"])
     before = torch.get_rng_state()
     evidence.reference(0, 0)
@@ -81,7 +81,7 @@ def test_it_draws_from_no_generator_of_the_process() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=lambda d: str(d)[6:])
-def test_plain_autograd_is_near_it_on_every_stage(dtype: torch.dtype) -> None:
+def test_plain_autograd_is_close_to_reference64_on_every_stage(dtype: torch.dtype) -> None:
     # Twice this distance is what an implementation is granted: were it large (another dropout mask, another
     # micro-batch), every gradient would pass.
     far: list[tuple[float, str]] = []
@@ -145,7 +145,9 @@ def summed(evidence: Evidence, *mbs: int, lane: int = 0) -> Tensor:
         ("F0 1F0 1B0 B0", 2, ()),
     ],
 )
-def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, position: int, mbs: tuple[int, ...]) -> None:
+def test_a_parameter_has_the_sum_of_the_completed_weight_passes(
+    program: str, position: int, mbs: tuple[int, ...]
+) -> None:
     trial = Trial(stages=(LINEAR, LINEAR), program=program)
     materials = Materials(trial, dtype=torch.float32, device=CPU, seed=20)
     oracle = drive(AutogradAdapter(), materials)
@@ -162,7 +164,7 @@ def test_a_parameter_has_the_sum_of_the_weight_passes_so_far(program: str, posit
         assert total is None
 
 
-def test_prior_gradients_are_part_of_the_sum_until_they_are_set_to_zero() -> None:
+def test_prior_gradients_are_in_the_sum_until_they_are_zeroed() -> None:
     evidence = evidence_of("F0 B0 zero_none F1 B1", prior_grads=True)
     prior = evidence.materials.prior(0)[0].double()
     assert torch.allclose(expected_after(evidence, 0).total, prior)  # type: ignore[arg-type] # None would fail the test
@@ -171,7 +173,7 @@ def test_prior_gradients_are_part_of_the_sum_until_they_are_set_to_zero() -> Non
 
 
 @pytest.mark.parametrize("program", ["F0 B0 zero_none F1 B1", "F1 B1 zero_fill F0 B0"])
-def test_the_partial_sums_remember_what_was_met_and_is_gone(program: str) -> None:
+def test_the_partial_sums_keep_the_largest_value_after_zeroing(program: str) -> None:
     evidence = evidence_of(program)
     met = [float(summed(evidence, mb).abs().max()) for mb in (0, 1)]
     assert expected_after(evidence, 4).partials.peak == pytest.approx(max(met))
@@ -187,7 +189,7 @@ def test_a_sum_that_cancels_keeps_its_scale() -> None:
     assert expected.partials.peak == 8.0
 
 
-def test_an_output_without_gradient_counts_in_neither() -> None:
+def test_an_output_without_gradient_changes_the_reference() -> None:
     pair = ZOO["two-outputs"]
     evidence = evidence_of("F0 B0", pair, output_grads="none:1")
     whole = evidence_of("F0 B0", pair)
@@ -211,11 +213,11 @@ def test_real_and_complex_values_are_widened(value: Tensor, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("value", [torch.tensor([1]), torch.tensor([True]), None, "text", 3])
-def test_anything_else_stays_what_it_is(value: object) -> None:
+def test_widen_returns_other_values_unchanged(value: object) -> None:
     assert widen(value) is value
 
 
-def test_a_reference_of_unrounded_values_would_be_far_off() -> None:
+def test_a_reference_of_unrounded_values_has_a_larger_error() -> None:
     evidence = evidence_of("F0 B0", dtype=torch.bfloat16)
     unrounded = Materials(evidence.trial, dtype=torch.float64, device=CPU, seed=20)  # what was drawn, before rounding
     shown = [(evidence.oracle.steps[1].input_grads or ())[0], *evidence.oracle.steps[1].param_grads.values()]
@@ -231,7 +233,7 @@ def _error(shown: Sequence[Tensor | None], wanted: Sequence[Tensor | None]) -> f
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=lambda d: str(d)[6:])
-def test_all_that_it_is_computed_from_has_been_rounded(dtype: torch.dtype) -> None:
+def test_every_input_of_reference64_is_rounded_to_the_dtype(dtype: torch.dtype) -> None:
     evidence = evidence_of("F0 B0", ZOO["batch-norm"], dtype, prior_grads=True)
     materials = evidence.materials
     wide = [tensor for tensor in widened(materials.stage(0)).state_dict().values() if tensor.is_floating_point()]
@@ -243,7 +245,7 @@ def test_all_that_it_is_computed_from_has_been_rounded(dtype: torch.dtype) -> No
         assert torch.equal(tensor, tensor.to(dtype).double())
 
 
-def test_trying_a_stage_in_eval_mode_leaves_the_chain_in_its_own() -> None:
+def test_running_a_stage_in_eval_mode_does_not_change_the_mode_of_the_chain() -> None:
     drops = StageCase("drops", "dropout on rows of five", lambda: nn.Dropout(0.5), (Normal((7, 5)),))
     trial = Trial(stages=(drops, drops), program="F0 1F0 1B0 B0", chain=True)
     references = References(Materials(trial, dtype=torch.float32, device=CPU, seed=20))
@@ -251,7 +253,7 @@ def test_trying_a_stage_in_eval_mode_leaves_the_chain_in_its_own() -> None:
     assert modes == [True, False, True]
 
 
-def test_what_a_micro_batch_gives_is_computed_once_for_all_programs_and_anew_where_it_differs() -> None:
+def test_micro_batch_references_are_shared_by_programs_with_equal_inputs() -> None:
     def references(program: str, shared: Computed, **options: Any) -> References:
         trial = Trial(stages=(LINEAR,), program=program, **options)
         return References(Materials(trial, dtype=torch.float32, device=CPU, seed=20), shared=shared)
@@ -288,7 +290,7 @@ def _softmax_summed() -> nn.Module:
     return Summed()
 
 
-def test_terms_are_as_large_as_the_gradient_where_nothing_cancels_and_far_larger_where_all_does() -> None:
+def test_terms_are_as_large_as_the_gradient_unless_values_cancel() -> None:
     plain = evidence_of("F0 F1 B0 B1")
     last = plain.oracle.steps[-1]
     for name in ("weight", "bias"):
@@ -309,7 +311,7 @@ def test_terms_are_as_large_as_the_gradient_where_nothing_cancels_and_far_larger
     assert cancelling.terms_of_input(0, last).peak > 1e-3
 
 
-def test_terms_are_measured_once_and_are_those_of_all_stages_of_a_chain() -> None:
+def test_terms_are_measured_once_and_include_all_stages_of_a_chain() -> None:
     evidence = evidence_of("F0 B0")
     assert evidence.references.terms(0, 0) is evidence.references.terms(0, 0)
     square = StageCase("square", "one Linear", lambda: nn.Linear(5, 5), (Normal((7, 5)),))

@@ -151,9 +151,7 @@ def test_a_report_has_one_verdict_and_exit_code(made: Report, verdict: str, code
     ids=lambda parts: " and ".join(f"{one.status} {one.level} {one.kind}" for one in parts),
 )
 @pytest.mark.parametrize("strict", [False, True])
-def test_no_combination_conforms_with_a_code_other_than_zero_or_the_reverse(
-    parts: tuple[Result, Result], *, strict: bool
-) -> None:
+def test_only_a_conforming_verdict_has_exit_code_zero(parts: tuple[Result, Result], *, strict: bool) -> None:
     made = report(*parts, strict=strict)
     assert (made.exit_code == 0) == made.verdict.startswith("conforms")
     assert made.conforms == (made.verdict == "conforms")
@@ -182,7 +180,7 @@ def test_the_summary_counts_every_status_once() -> None:
     assert set(STATUSES) <= set(made.summary)
 
 
-def test_failures_come_with_the_decisive_ones_first() -> None:
+def test_failures_are_sorted_with_deciding_ones_first() -> None:
     should, must = result("failed", "SHOULD", check="a.b.c"), result("failed", check="z.b.c")
     assert report(should, PASSED, must).failures == [must, should]
 
@@ -205,13 +203,13 @@ full.c.d: the kit failed""",
     )
 
 
-def test_a_failed_should_is_raised_only_where_the_run_is_strict() -> None:
+def test_a_failed_should_raises_only_if_the_run_is_strict() -> None:
     report(PASSED, SHOULD).raise_if_failed()
     with pytest.raises(NonConformingError, match="mine does not conform, by 1 check"):
         report(PASSED, SHOULD, strict=True).raise_if_failed()
 
 
-def test_a_report_in_which_nothing_was_judged_does_not_pass_in_silence() -> None:
+def test_a_report_without_judged_checks_raises() -> None:
     unsupported = result("unsupported", check="full.a.b", message="not claimed: full")
     with pytest.raises(NonConformingError) as raised:
         report(unsupported).raise_if_failed()
@@ -225,7 +223,7 @@ def test_a_report_in_which_nothing_was_judged_does_not_pass_in_silence() -> None
     [report(PASSED, planned=2), report(PASSED, NOT_RUN), report(planned=0)],
     ids=["missing", "not run", "empty"],
 )
-def test_a_report_with_a_missing_result_does_not_pass_in_silence(made: Report) -> None:
+def test_a_report_with_a_missing_result_raises(made: Report) -> None:
     with pytest.raises(NonConformingError, match="checks were judged on mine"):
         made.raise_if_failed()
 
@@ -234,7 +232,7 @@ def test_a_selection_that_passed_raises_nothing() -> None:
     report(PASSED, UNSUPPORTED, manifest=100).raise_if_failed()
 
 
-def test_the_report_is_the_json_that_the_schema_says() -> None:
+def test_the_report_is_json_with_the_fields_of_the_schema() -> None:
     values = json.loads(report(PASSED, FAILED, manifest=4).to_json())
     assert (values["schema"], values["schema_version"], values["contract"]) == ("gradconform-report", 1, "1.0")
     assert set(values["summary"]) >= {"planned", "ran", "passed", "failed", "unsupported", "error"}
@@ -246,7 +244,7 @@ def test_the_report_is_the_json_that_the_schema_says() -> None:
     assert values["verdict"] == "does not conform"
 
 
-def test_json_has_no_nan() -> None:
+def test_a_nan_cannot_be_written_as_json() -> None:
     with pytest.raises(ValueError, match="Out of range float values"):
         report(result(error_ratio=math.nan)).to_json()
 
@@ -262,15 +260,15 @@ def test_json_has_no_nan() -> None:
     ],
     ids=str,
 )
-def test_a_number_is_told_as_json_can_hold_it(value: float | None, held: float | None) -> None:
+def test_a_number_is_stored_as_json_can_represent_it(value: float | None, held: float | None) -> None:
     assert finite(value) == held
 
 
-def test_a_result_is_read_back_as_it_was_written() -> None:
+def test_a_written_result_is_read_back_unchanged() -> None:
     given = result("failed", kind="mismatch", error_ratio=3.5, bit_equal=False, findings=({"where": "input 0"},))
     assert Result.from_dict(json.loads(json.dumps(given.to_dict()))) == given
 
 
-def test_a_report_gives_its_results_in_order() -> None:
+def test_iterating_a_report_gives_its_results_in_order() -> None:
     made = report(PASSED, FAILED)
     assert list(made) == made.results

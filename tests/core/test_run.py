@@ -119,7 +119,7 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize(("watch", "trial"), [("flattened", {}), ("_loss_of", {"loss": True})])
-def test_what_a_watch_raises_under_plain_autograd_is_an_error_of_the_kit(
+def test_an_error_in_a_watch_under_plain_autograd_is_a_kit_error(
     watch: str, trial: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, watch, int)  # raises for what it is given
@@ -130,7 +130,7 @@ def test_what_a_watch_raises_under_plain_autograd_is_an_error_of_the_kit(
     assert result.message.endswith("; neither acting nor cpu is charged with it")
 
 
-def test_what_is_right_passes_with_its_numbers() -> None:
+def test_a_right_target_passes_and_its_numbers_are_reported() -> None:
     result = ran(ActingAdapter())
     assert result.status == "passed"
     assert result.error_ratio == 0.0
@@ -140,7 +140,7 @@ def test_what_is_right_passes_with_its_numbers() -> None:
     assert result.duration_s > 0
 
 
-def test_what_is_wrong_fails_with_program_message_and_findings() -> None:
+def test_a_wrong_target_fails_with_program_message_and_findings() -> None:
     result = ran(ActingAdapter(on(11, lambda: 2.0)), check("F0 B0", WIDE))
     assert result.status == "failed"
     assert result.kind == "mismatch"
@@ -152,7 +152,7 @@ def test_what_is_wrong_fails_with_program_message_and_findings() -> None:
     assert not result.bit_equal
 
 
-def test_what_is_not_claimed_is_unsupported_and_is_not_run() -> None:
+def test_an_unclaimed_feature_is_unsupported_and_does_not_run() -> None:
     adapter = ActingAdapter(split=False)
     result = ran(adapter, check("F0 I0 W0"))
     assert (result.status, result.message) == ("unsupported", "not claimed: split")
@@ -164,19 +164,19 @@ def test_what_is_not_claimed_is_unsupported_and_is_not_run() -> None:
     [({"dtypes": ("float64",)}, "not claimed: dtype float32"), ({"devices": ("cuda",)}, "not claimed: device cpu")],
     ids=["dtype", "device"],
 )
-def test_a_place_that_is_not_claimed_is_unsupported(claims: dict[str, Any], message: str) -> None:
+def test_an_unclaimed_device_or_dtype_is_unsupported(claims: dict[str, Any], message: str) -> None:
     result = ran(ActingAdapter(**claims))
     assert (result.status, result.message) == ("unsupported", message)
 
 
-def test_what_a_session_refuses_is_unsupported_and_says_why() -> None:
+def test_a_session_refusal_is_unsupported_with_its_reason() -> None:
     result = ran(ActingAdapter(on(11, refuse)), check("F0 B0", WIDE))
     assert (result.status, result.kind, result.unclaimed) == ("unsupported", "refused", ())
     assert result.message == "refused by acting: not today"
 
 
 @pytest.mark.parametrize("first", ["wrong", "refused"])
-def test_a_refusal_in_one_trial_hides_no_wrong_number_in_another(first: str) -> None:
+def test_a_refusal_in_one_trial_does_not_hide_a_wrong_number_in_another(first: str) -> None:
     cases = (WIDE, THIRD) if first == "refused" else (THIRD, WIDE)
 
     def act(stage: nn.Module, method: str) -> Any:
@@ -188,7 +188,7 @@ def test_a_refusal_in_one_trial_hides_no_wrong_number_in_another(first: str) -> 
     assert (result.status, result.kind) == ("failed", "mismatch")
 
 
-def test_the_verdict_line_counts_what_a_session_refuses() -> None:
+def test_the_verdict_line_counts_refusals_of_sessions() -> None:
     results = [ran(ActingAdapter(act), check("F0 B0", WIDE)) for act in (lambda *_: None, on(11, refuse))]
     found = coverage_of(results)
     assert (found.asked, found.refused, found.whole) == (2, 1, False)
@@ -196,7 +196,7 @@ def test_the_verdict_line_counts_what_a_session_refuses() -> None:
 
 
 @pytest.mark.parametrize("act", [fail, lambda: 2.0], ids=["raises", "wrong"])
-def test_an_adapter_that_fails_its_pre_flight_is_an_error_of_the_adapter_for_every_check(act: Any) -> None:
+def test_an_adapter_that_fails_its_pre_flight_is_an_adapter_error_in_every_check(act: Any) -> None:
     made = runner(ActingAdapter(on(5, act)))
     for result in (made.run(check("F0 B0", WIDE)), made.run(check("F0 B0", LINEAR))):
         assert (result.status, result.kind) == ("error", "adapter")
@@ -205,7 +205,7 @@ def test_an_adapter_that_fails_its_pre_flight_is_an_error_of_the_adapter_for_eve
         )
 
 
-def test_an_adapter_that_refuses_its_pre_flight_is_an_error_for_every_check() -> None:
+def test_an_adapter_that_refuses_its_pre_flight_is_an_adapter_error_in_every_check() -> None:
     made = runner(ActingAdapter(on(5, refuse)))
     for _ in range(2):
         result = made.run(check("F0 B0", WIDE))
@@ -213,20 +213,20 @@ def test_an_adapter_that_refuses_its_pre_flight_is_an_error_for_every_check() ->
         assert "it claims full and refuses it: not today" in result.message
 
 
-def test_an_adapter_that_claims_nothing_to_judge_is_an_error() -> None:
+def test_an_adapter_that_claims_neither_full_nor_split_is_an_error() -> None:
     result = ran(ActingAdapter(full=False, split=False), check(needs=frozenset()))
     assert (result.status, result.kind) == ("error", "adapter")
     assert "claims neither full nor split: there is nothing to judge" in result.message
 
 
-def test_a_split_adapter_flies_with_input_and_weight_passes() -> None:
+def test_the_pre_flight_of_a_split_adapter_runs_input_and_weight_passes() -> None:
     seen: list[str] = []
     adapter = ActingAdapter(lambda _, method: seen.append(method), full=False, mixed=False)
     assert ran(adapter, check("F0 I0 W0")).status == "passed"
     assert set(seen) == {"backward_input"}
 
 
-def test_the_pre_flight_is_flown_once_and_not_for_plain_functions() -> None:
+def test_the_pre_flight_runs_once_and_not_for_plain_functions() -> None:
     adapter = ActingAdapter()
     made = runner(adapter)
     made.run(check("F0 B0", WIDE))
@@ -241,7 +241,7 @@ def broken_judge(evidence: Evidence) -> Iterator[Finding]:
     raise ZeroDivisionError(msg)
 
 
-def test_a_crash_of_the_kit_is_an_error_of_the_kit_with_its_trace() -> None:
+def test_a_crash_of_the_kit_is_a_kit_error_with_its_traceback() -> None:
     result = ran(ActingAdapter(), check(judge=broken_judge))
     assert (result.status, result.kind) == ("error", "kit")
     assert "broken_judge" in result.message
@@ -279,7 +279,7 @@ class Refuses(nn.Module):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, NotImplementedError])
-def test_what_plain_autograd_cannot_do_here_is_unsupported(error: type[Exception]) -> None:
+def test_an_error_of_plain_autograd_makes_the_check_unsupported(error: type[Exception]) -> None:
     case = StageCase("refuses", "a stage without a kernel", lambda: Refuses(error), (Normal((7, 11)),))
     result = ran(AutogradAdapter(), check("F0 B0", case))
     assert result.status == "unsupported"
@@ -297,7 +297,7 @@ def test_what_plain_autograd_cannot_do_here_is_unsupported(error: type[Exception
     ],
     ids=["right", "raises", "unsupported", "wrong"],
 )
-def test_what_is_not_claimed_is_tried_by_a_probe(act: Any, status: str, message: str) -> None:
+def test_a_probe_tries_an_unclaimed_feature(act: Any, status: str, message: str) -> None:
     adapter = ActingAdapter(on(11, act), view_output=False)
     asked = check("F0 B0", WIDE, needs=frozenset({"full", "view_output"}))
     assert ran(adapter, asked).status == "unsupported"
@@ -306,14 +306,14 @@ def test_what_is_not_claimed_is_tried_by_a_probe(act: Any, status: str, message:
     assert (result.level, result.unclaimed) == ("MUST", ("view_output",))
 
 
-def test_an_option_that_is_not_had_and_is_wrong_without_a_word_is_a_failed_should() -> None:
+def test_an_unclaimed_option_that_is_silently_wrong_is_a_failed_should() -> None:
     asked = check("F0 B0", WIDE, needs=frozenset({"full", "weight_result"}))
     result = ran(ActingAdapter(on(11, lambda: 2.0)), asked, probe=True)
     assert (result.status, result.level, result.unclaimed) == ("failed", "SHOULD", ("weight_result",))
 
 
 @pytest.mark.parametrize("first", ["wrong", "refused"])
-def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another(first: str) -> None:
+def test_a_probe_refusal_in_one_trial_does_not_hide_a_wrong_number_in_another(first: str) -> None:
     def act(stage: nn.Module, method: str) -> Any:
         del method
         width = next(stage.parameters()).shape
@@ -327,13 +327,13 @@ def test_a_refusal_of_one_trial_does_not_hide_a_wrong_number_of_another(first: s
     assert "raised" not in result.message
 
 
-def test_a_probe_of_a_dtype_that_is_refused_at_the_pre_flight_accuses_nobody() -> None:
+def test_a_probed_dtype_refused_at_the_pre_flight_is_unsupported() -> None:
     adapter = ActingAdapter(lambda *_: fail(), dtypes=("float64",))
     result = ran(adapter, probe=True)
     assert (result.status, result.message) == ("unsupported", "not claimed: dtype float32; tried, and refused")
 
 
-def test_a_trial_is_run_once_for_all_checks_that_read_it() -> None:
+def test_a_trial_runs_once_for_all_checks_that_read_it() -> None:
     adapter = ActingAdapter()
     made = runner(adapter)
     first, second = check("F0 B0", WIDE), check("F0 B0", WIDE, id="full.other.case")
@@ -341,7 +341,7 @@ def test_a_trial_is_run_once_for_all_checks_that_read_it() -> None:
     assert adapter.opened == FLOWN + 1
 
 
-def test_evidence_is_kept_for_the_checks_of_a_plan_that_read_it_and_no_longer() -> None:
+def test_evidence_is_freed_after_the_last_check_that_reads_it() -> None:
     adapter = ActingAdapter()
     read_twice, read_once = (check("F0 B0", stage) for stage in (WIDE, LINEAR))
     readers = {read_twice.trials[0]: 2, read_once.trials[0]: 1}
@@ -353,7 +353,7 @@ def test_evidence_is_kept_for_the_checks_of_a_plan_that_read_it_and_no_longer() 
     assert [after - opened[0] for after in opened] == [0, 1, 1, 2, 3]
 
 
-def test_a_trial_is_repeated_as_often_as_it_says_on_new_stages() -> None:
+def test_a_trial_is_repeated_on_new_stages_as_often_as_it_requires() -> None:
     stages: list[int] = []
     adapter = ActingAdapter(lambda stage, _: stages.append(id(stage)))
     trial = Trial(stages=(WIDE,), program="F0 B0", repeats=5)
@@ -362,7 +362,7 @@ def test_a_trial_is_repeated_as_often_as_it_says_on_new_stages() -> None:
     assert len(stages) == 1 + backwards + 5
 
 
-def test_a_loss_that_the_implementation_divides_is_divided_for_the_oracle() -> None:
+def test_if_the_implementation_divides_the_loss_the_oracle_divides_it_too() -> None:
     class Divides(AutogradAdapter):
         name = "divides"
         capabilities = {"loss_divided_by_microbatches": True}  # noqa: RUF012 (as an adapter would be written)
@@ -383,7 +383,7 @@ def test_a_loss_that_the_implementation_divides_is_divided_for_the_oracle() -> N
     assert ran(AutogradAdapter(), check(trials=(trial,))).status == "passed"
 
 
-def test_one_thread_is_used_and_given_back() -> None:
+def test_one_thread_is_used_and_the_setting_restored() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -418,14 +418,14 @@ class Named(AutogradSession):
         return super().backward(mb, output_grads)
 
 
-def test_a_dict_whose_keys_come_in_another_order_is_right() -> None:
+def test_a_dict_with_its_keys_in_another_order_passes() -> None:
     case = planned_case(Plan(exit="dict"))
     adapter = SimpleNamespace(name="reordering", capabilities=Capabilities(), open=Reordering)
     result = ran(adapter, check("F0 B0", case))
     assert (result.status, result.message) == ("passed", "")
 
 
-def test_output_gradients_and_example_outputs_of_a_named_tuple_are_named() -> None:
+def test_named_tuple_outputs_give_named_tuple_gradients_and_examples() -> None:
     opened: list[Named] = []
 
     def open_(stage: nn.Module, spec: StageSpec) -> Named:
@@ -446,7 +446,7 @@ class Detaching(AutogradSession):
         return map_leaves(torch.Tensor.detach, super().forward(mb, args, target))
 
 
-def test_outputs_that_require_no_gradient_are_found_before_anything_is_judged() -> None:
+def test_outputs_that_require_no_gradient_fail_the_pre_flight() -> None:
     adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(), open=Detaching)
     result = ran(adapter, check("F0 B0", WIDE))
     assert (result.status, result.kind) == ("error", "adapter")
@@ -456,7 +456,7 @@ def test_outputs_that_require_no_gradient_are_found_before_anything_is_judged() 
     )
 
 
-def test_outputs_of_a_last_stage_may_be_without_gradient() -> None:
+def test_outputs_of_a_last_stage_may_require_no_gradient() -> None:
     adapter = SimpleNamespace(name="detaching", capabilities=Capabilities(mid_stage=False), open=Detaching)
     trial = Trial(stages=(LINEAR,), program="F0 B0", loss=True)
     assert ran(adapter, check(trials=(trial,), needs=trial.needs)).status == "passed"

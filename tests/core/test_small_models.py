@@ -31,7 +31,7 @@ class Special(Model):
 
 
 @pytest.mark.parametrize("kind", [Model, Special])
-def test_sizes_become_small_by_the_names_of_arguments_and_by_default_too(kind: type[Model]) -> None:
+def test_sizes_are_reduced_by_argument_name_including_defaults(kind: type[Model]) -> None:
     with smaller(kind, {**SMALLER[0], **for_images(64, 8)}):
         made = kind(embed_dim=(64, 512, 512), num_heads=[3, 6], depth=9, img_size=(224, 224))
         plain = kind()
@@ -39,12 +39,12 @@ def test_sizes_become_small_by_the_names_of_arguments_and_by_default_too(kind: t
     assert plain.given == ((2, 1, 1, 1), 32, 4, 64, {})
 
 
-def test_depths_are_made_small_alone_where_widths_cannot_be() -> None:
+def test_only_depths_are_reduced_if_widths_cannot_be() -> None:
     with smaller(Model, SMALLER[1]):
         assert Model().given == ((2, 1, 1, 1), 96, 12, 224, {})
 
 
-def test_what_is_small_none_or_nested_stays_as_it_is() -> None:
+def test_small_nested_and_none_sizes_are_unchanged() -> None:
     with smaller(Model, {**SMALLER[0], **for_images(64, 8)}):
         made = Model(depths=(1, 1), embed_dim=8, num_heads=1, img_size=None)
         nested = Model(depths=((1, 4), (2, 5)))  # type: ignore[arg-type] # as a library hands it on
@@ -52,7 +52,7 @@ def test_what_is_small_none_or_nested_stays_as_it_is() -> None:
     assert nested.given[0] == ((1, 4), (2, 5))
 
 
-def test_the_class_is_afterwards_what_it_was_also_where_building_raises() -> None:
+def test_the_class_is_restored_even_if_building_raises() -> None:
     before = Model.__init__
 
     def build() -> None:

@@ -31,14 +31,14 @@ def refusal(target: object, **files: str) -> str:
     return str(raised.value)
 
 
-def test_a_misspelt_registered_name_gets_the_nearest_ones() -> None:
+def test_a_misspelt_registered_name_is_refused_with_the_nearest_names() -> None:
     assert_expected_inline(
         refusal("refrence-split"),
         """target 'refrence-split' is not a registered name, and module 'refrence-split' cannot be imported; nearest registered names: reference-split. Expected a registered name, package.module[:object] or path/to/file.py[:object]""",  # noqa: E501 (as it is shown)
     )
 
 
-def test_a_module_that_does_not_exist_is_named() -> None:
+def test_a_missing_module_is_named() -> None:
     assert_expected_inline(
         refusal("gc_absent.stage").split("; ", 1)[0],
         """target 'gc_absent.stage' is not a registered name, and module 'gc_absent' cannot be imported""",
@@ -48,31 +48,31 @@ def test_a_module_that_does_not_exist_is_named() -> None:
     )
 
 
-def test_a_submodule_that_does_not_exist_is_named_whole() -> None:
+def test_a_missing_submodule_is_named_in_full() -> None:
     assert "target 'gradconform.absent': gradconform has no module 'absent'; it defines adapter, " in refusal(
         "gradconform.absent"
     )
 
 
-def test_a_module_that_needs_something_missing_says_what() -> None:
+def test_a_module_with_a_missing_dependency_names_it() -> None:
     assert_expected_inline(
         refusal("gc_needs", gc_needs="import gc_not_there\n"),
         """target 'gc_needs' could not be imported: it needs 'gc_not_there', which is not installed; install it""",
     )
 
 
-def test_a_module_that_fails_to_import_says_why() -> None:
+def test_a_module_that_fails_to_import_gives_the_reason() -> None:
     told = refusal("gc_fails", gc_fails="raise RuntimeError('no GPU here')\n")
     assert told.startswith("target 'gc_fails' could not be imported: RuntimeError: no GPU here (")
     assert told.endswith("gc_fails.py, line 1)")
 
 
 @pytest.mark.parametrize("target", ["gc_exits", "gc_exits.py"])
-def test_a_script_that_ends_the_process_is_refused_and_never_a_green_exit(target: str) -> None:
+def test_a_script_that_exits_on_import_is_refused(target: str) -> None:
     assert refusal(target, gc_exits="import sys\nsys.exit(0)\n").endswith("line 2)")
 
 
-def test_a_file_that_fails_to_load_says_why_and_leaves_no_module() -> None:
+def test_a_file_that_fails_to_load_gives_the_reason_and_leaves_no_module() -> None:
     before = set(sys.modules)
     assert_expected_inline(
         refusal("gc_broken.py", gc_broken="def stage_backward(:\n").split(" (gc_broken", 1)[0],
@@ -81,21 +81,21 @@ def test_a_file_that_fails_to_load_says_why_and_leaves_no_module() -> None:
     assert not [name for name in set(sys.modules) - before if name.startswith("gradconform_target")]
 
 
-def test_a_file_that_is_not_there_gets_those_near_it() -> None:
+def test_a_missing_file_is_refused_with_the_nearest_files() -> None:
     assert_expected_inline(
         refusal("gc_stagee.py:adapter", gc_stage="", other=""),
         """target 'gc_stagee.py:adapter': the file 'gc_stagee.py' does not exist; nearest files: gc_stage.py""",
     )
 
 
-def test_an_attribute_that_is_missing_gets_the_nearest_names() -> None:
+def test_a_missing_attribute_is_refused_with_the_nearest_names() -> None:
     assert_expected_inline(
         refusal("gc_named:Adaptor", gc_named="class Adapter: ...\nclass Other: ...\n"),
         """target 'gc_named:Adaptor': gc_named has no 'Adaptor'; nearest names: Adapter""",
     )
 
 
-def test_a_module_without_functions_says_what_was_expected() -> None:
+def test_a_module_without_functions_is_refused_with_the_expected_forms() -> None:
     assert_expected_inline(
         refusal("gc_empty", gc_empty="x = 1\n"),
         """target 'gc_empty' (module) has no stage_backward and is not an adapter. Expected torch's three functions, stage_backward alone, or an adapter. For an engine or another interface, write an adapter: see docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
@@ -103,11 +103,11 @@ def test_a_module_without_functions_says_what_was_expected() -> None:
 
 
 @pytest.mark.parametrize(("target", "kind"), [(7, "int"), ({"stage_backward": print}, "dict"), (None, "NoneType")])
-def test_an_object_that_is_no_target_is_named_by_its_type(target: object, kind: str) -> None:
+def test_an_object_that_is_not_a_target_is_named_by_its_type(target: object, kind: str) -> None:
     assert f"({kind}) has no stage_backward and is not an adapter" in refusal(target)
 
 
-def test_half_of_a_split_backward_is_no_target() -> None:
+def test_half_of_a_split_backward_is_refused() -> None:
     assert_expected_inline(
         refusal(types.SimpleNamespace(stage_backward_input=print)),
         """target 'SimpleNamespace' has stage_backward_input but no stage_backward_weight; expected stage_backward or both stage_backward_input and stage_backward_weight""",  # noqa: E501 (as it is shown)
@@ -121,7 +121,7 @@ def test_a_function_with_another_signature_is_refused_with_it() -> None:
     )
 
 
-def test_a_class_with_plain_methods_is_refused_for_the_missing_instance() -> None:
+def test_a_class_whose_methods_need_self_is_refused() -> None:
     source = "class Stage:\n    def stage_backward(self, output, grads, inputs):\n        ...\n"
     assert_expected_inline(
         refusal("gc_methods:Stage", gc_methods=source),
@@ -129,7 +129,7 @@ def test_a_class_with_plain_methods_is_refused_for_the_missing_instance() -> Non
     )
 
 
-def test_a_function_that_is_none_is_refused() -> None:
+def test_a_function_that_is_not_callable_is_refused() -> None:
     assert_expected_inline(
         refusal(types.SimpleNamespace(stage_backward=None)),
         """target 'SimpleNamespace': stage_backward is NoneType, not a function. Expected the signatures of torch.distributed.pipelining""",  # noqa: E501 (as it is shown)
@@ -143,7 +143,7 @@ def test_a_factory_that_needs_arguments_is_refused() -> None:
     )
 
 
-def test_a_factory_that_makes_no_adapter_is_refused() -> None:
+def test_a_factory_that_returns_no_adapter_is_refused() -> None:
     assert_expected_inline(
         refusal("gc_maker:make", gc_maker="def make():\n    return [1]\n"),
         """target 'gc_maker:make' returned a list without name, capabilities, open; an adapter needs name, capabilities, open; see docs/write-an-adapter.md""",  # noqa: E501 (as it is shown)
@@ -164,7 +164,7 @@ def test_a_factory_that_makes_no_adapter_is_refused() -> None:
         ("7", "'int' object is not "),
     ],
 )
-def test_a_claim_that_is_none_is_refused(claims: str, said: str) -> None:
+def test_an_invalid_claim_is_refused(claims: str, said: str) -> None:
     functions = f"def stage_backward(a, b, c):\n    ...\ngradconform_capabilities = {claims}\n"
     assert said in refusal("gc_claims.py", gc_claims=functions)
     adapter = f"name = 'mine'\ncapabilities = {claims}\ndef open(stage, spec):\n    ...\n"
@@ -174,5 +174,5 @@ def test_a_claim_that_is_none_is_refused(claims: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["", ".stage", "a:b:c", "stage.py:", "1+1"])
-def test_text_that_is_no_target_at_all_is_an_error_of_its_own_kind(target: str) -> None:
+def test_malformed_target_text_is_refused_with_the_text(target: str) -> None:
     assert repr(target) in refusal(target)

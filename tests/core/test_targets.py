@@ -87,7 +87,7 @@ def test_a_registered_name_is_a_target(name: str) -> None:
     assert resolve(name).text == name
 
 
-def test_torch_is_the_code_that_torch_ships_and_says_so() -> None:
+def test_target_torch_is_the_code_of_the_installed_torch() -> None:
     target = resolve("torch")
     assert isinstance(target.adapter, FunctionsAdapter)
     assert target.adapter.functions["stage_backward"] is torch_functions.stage_backward
@@ -128,7 +128,7 @@ def test_a_target_is_found_by_module_or_file_and_object(text: str, *, own_adapte
     assert target.version == ("1.2.3" if ".py" in text else "7.0")
 
 
-def test_a_file_can_import_what_lies_beside_it_and_leaves_the_path_as_it_was(folder: Path) -> None:
+def test_a_file_can_import_its_neighbours_and_sys_path_is_restored(folder: Path) -> None:
     (folder / "beside_gc.py").write_text(FULL, encoding="utf-8")
     sub = folder / "sub"
     sub.mkdir()
@@ -192,7 +192,7 @@ def test_further_names_can_be_registered_as_objects_or_as_text() -> None:
     assert resolve("also-mine", extra).capabilities.split
 
 
-def test_a_resolved_target_stays_as_it_is() -> None:
+def test_a_resolved_target_is_returned_unchanged() -> None:
     target = resolve("torch")
     assert isinstance(target, Target)
     assert resolve(target) is target

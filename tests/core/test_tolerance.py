@@ -37,7 +37,7 @@ def test_the_bound_is_twice_the_error_of_autograd_and_a_floor() -> None:
 
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize(("floors", "passes"), [(0.75, True), (1.0, True), (1.25, False)])
-def test_the_floor_alone_decides_where_autograd_is_exact(dtype: torch.dtype, *, floors: float, passes: bool) -> None:
+def test_if_autograd_is_exact_only_the_floor_decides(dtype: torch.dtype, *, floors: float, passes: bool) -> None:
     # In float64 the oracle is the reference, so that nothing but the floor is left there.
     got = f64(1.0 + floors * UNIT[dtype])
     reference = None if dtype == torch.float64 else f64(1.0)
@@ -46,13 +46,13 @@ def test_the_floor_alone_decides_where_autograd_is_exact(dtype: torch.dtype, *, 
     assert judged.error_ratio == floors
 
 
-def test_the_scale_is_the_largest_partial_sum_met_not_the_result() -> None:
+def test_the_scale_is_the_largest_partial_sum_not_the_result() -> None:
     got, oracle, reference = torch.tensor([1.0 + 2**-17]), torch.tensor([1.0]), f64(1.0)
     assert not judge(got, oracle, reference, Partials()).passed
     assert judge(got, oracle, reference, Partials(peak=100.0, rms=100.0)).passed
 
 
-def test_terms_that_cancel_are_partial_sums_and_are_asked_for_only_where_the_rule_is_broken() -> None:
+def test_cancelling_terms_are_measured_only_if_the_bound_is_exceeded() -> None:
     asked: list[Partials] = []
 
     def judged(error: float, terms: float) -> Judgement:
@@ -72,13 +72,13 @@ def test_terms_that_cancel_are_partial_sums_and_are_asked_for_only_where_the_rul
     assert len(asked) == 3
 
 
-def test_terms_no_larger_than_what_any_sum_has_change_no_bound() -> None:
+def test_terms_of_ordinary_size_do_not_change_the_bound() -> None:
     got, oracle = torch.tensor([2.0 * floor_factor(torch.float32) * 2**-23, 1.0]), torch.tensor([0.0, 1.0])
     assert not judge(got, oracle, f64(0.0, 1.0), Partials(), terms=lambda: Partials(8.0, 8.0)).passed
     assert judge(got, oracle, f64(0.0, 1.0), Partials(), terms=lambda: Partials(8.1, 8.1)).passed
 
 
-def test_many_small_errors_are_caught_by_the_mean_where_each_is_within_the_bound() -> None:
+def test_many_small_errors_are_found_by_the_mean_although_each_is_within_the_bound() -> None:
     # One element of 1000 makes the floor of the largest error; the other 9999, of about 1, are all wrong by 2**-12.
     reference = torch.ones(10_000, dtype=torch.float64)
     reference[0] = 1000.0
@@ -90,7 +90,7 @@ def test_many_small_errors_are_caught_by_the_mean_where_each_is_within_the_bound
     assert not judged.passed
 
 
-def test_one_wrong_element_is_caught_by_the_largest_error_where_the_mean_is_within_the_bound() -> None:
+def test_one_wrong_element_is_found_by_the_largest_error_although_the_mean_passes() -> None:
     reference = torch.ones(10_000, dtype=torch.float64)
     got = reference.float()
     got[4321] += 2**-18
@@ -109,14 +109,14 @@ def test_the_bound_is_never_scaled_by_the_number_of_elements(size: int) -> None:
     assert not judged.passed
 
 
-def test_what_is_not_finite_in_autograd_does_not_count_and_does_not_spread() -> None:
+def test_non_finite_elements_of_autograd_are_ignored() -> None:
     nan, inf = math.nan, math.inf
     got, oracle = torch.tensor([nan, inf, -inf, 2.0]), torch.tensor([nan, inf, -inf, 2.0])
     judged = judge(got, oracle, f64(nan, inf, -inf, 2.0), Partials(peak=2.0, rms=2.0))
     assert judged == Judgement(error=0.0, bound=UNIT[torch.float32] * 2, error_ratio=0.0, worst=(0,))
 
 
-def test_a_wrong_element_beside_a_nan_is_seen() -> None:
+def test_a_wrong_element_next_to_a_nan_is_found() -> None:
     got, oracle = torch.tensor([math.nan, 2.5]), torch.tensor([math.nan, 2.0])
     judged = judge(got, oracle, f64(math.nan, 2.0), Partials())
     assert judged.error == 0.5
@@ -124,7 +124,7 @@ def test_a_wrong_element_beside_a_nan_is_seen() -> None:
     assert not judged.passed
 
 
-def test_where_everything_is_zero_only_zero_passes() -> None:
+def test_if_everything_is_zero_only_zero_passes() -> None:
     zero = torch.zeros(3)
     assert judge(zero, zero, zero.double(), Partials()) == Judgement(0.0, 0.0, 0.0, (0,))
     judged = judge(torch.tensor([0.0, 1e-30, 0.0]), zero, zero.double(), Partials())
@@ -141,7 +141,7 @@ def test_a_complex_error_is_a_distance_in_the_plane() -> None:
     assert judge(oracle, oracle, None, Partials()).passed
 
 
-def test_a_number_has_an_empty_index_and_an_empty_tensor_has_nothing_wrong() -> None:
+def test_a_scalar_has_an_empty_index_and_an_empty_tensor_always_passes() -> None:
     assert judge(torch.tensor(1.5), torch.tensor(1.0), f64(1.0)[0], Partials()).worst == ()
     empty = torch.zeros(0, 3)
     assert judge(empty, empty, empty.double(), Partials()) == Judgement(0.0, 0.0, 0.0, ())
@@ -157,7 +157,7 @@ def test_the_worst_element_has_one_index_per_dimension() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("roundings", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 0)])
-def test_of_elements_equally_wrong_but_for_rounding_the_first_is_the_worst(
+def test_among_equal_errors_up_to_rounding_the_first_element_is_the_worst(
     dtype: torch.dtype, roundings: tuple[int, ...]
 ) -> None:
     reference = torch.tensor([[4.0, 1.0, 1.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
@@ -170,7 +170,7 @@ def test_of_elements_equally_wrong_but_for_rounding_the_first_is_the_worst(
     assert judge((reference - wrong - noise).to(dtype), oracle, exact, Partials()).worst == (0, 2)
 
 
-def test_an_element_that_is_less_wrong_by_more_than_rounding_is_never_the_worst() -> None:
+def test_an_element_with_a_clearly_smaller_error_is_never_the_worst() -> None:
     reference = torch.ones(3, dtype=torch.float64)
     wrong = torch.tensor([0.0, 0.5 - 2**-16, 0.5], dtype=torch.float64)
     assert judge((reference + wrong).float(), reference.float(), reference, Partials()).worst == (2,)
@@ -178,7 +178,7 @@ def test_an_element_that_is_less_wrong_by_more_than_rounding_is_never_the_worst(
     assert judge((reference + tiny).float(), reference.float(), reference, Partials()).worst == (2,)
 
 
-def test_partials_keep_the_largest_of_what_they_met() -> None:
+def test_partials_keep_the_largest_finite_values() -> None:
     partials = Partials().with_(torch.tensor([3.0, -4.0])).with_(torch.tensor([1.0, math.inf, math.nan, 1.0]))
     assert partials.peak == 4.0
     assert partials.rms == pytest.approx(math.sqrt(12.5))
@@ -189,7 +189,7 @@ def test_partials_keep_the_largest_of_what_they_met() -> None:
     values=st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9),
     signs=st.lists(st.sampled_from([-0.5, 0.5]), min_size=9, max_size=9),
 )
-def test_a_gradient_rounded_rightly_always_passes(values: list[float], signs: list[float]) -> None:
+def test_a_correctly_rounded_gradient_always_passes(values: list[float], signs: list[float]) -> None:
     exact = torch.tensor(values, dtype=torch.float64)
     rounded = exact.to(torch.bfloat16)
     nudge = torch.tensor(signs[: len(values)], dtype=torch.float64) * torch.finfo(torch.bfloat16).eps
@@ -201,7 +201,7 @@ def test_every_dtype_of_the_contract_has_a_factor_of_at_least_two(dtype: torch.d
     assert floor_factor(dtype) >= 2
 
 
-def test_a_dtype_without_a_factor_is_refused_and_can_be_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dtype_without_a_factor_is_refused_until_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {})
     with pytest.raises(ValueError, match=r"no tolerance for torch.float8_e5m2; expected one of \['bfloat16', "):
         floor_factor(torch.float8_e5m2)
@@ -210,7 +210,7 @@ def test_a_dtype_without_a_factor_is_refused_and_can_be_given_one(monkeypatch: p
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "4", None])
-def test_a_factor_that_is_no_positive_number_is_refused(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factor_that_is_not_a_positive_number_is_refused(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {})
     with pytest.raises(ValueError, match="expected a positive number, in units of eps times scale"):
         override({"float32": value})
@@ -225,7 +225,7 @@ def test_an_element_is_described_with_the_digits_of_float32(value: Tensor, text:
     assert describe(value) == text
 
 
-def test_elements_that_float32_cannot_set_apart_are_described_with_the_digits_of_float64() -> None:
+def test_elements_equal_in_float32_are_described_with_float64_digits() -> None:
     one, other = torch.tensor(0.1, dtype=torch.float64), torch.tensor(0.1 + 2**-40, dtype=torch.float64)
     assert (describe(one, other), describe(other, one)) == ("0.10000000000000001", "0.1000000000009095")
     assert describe(one, torch.tensor(0.2)) == describe(one, one) == "0.1"

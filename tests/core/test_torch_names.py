@@ -112,7 +112,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("name", "words"), of(COMMANDS))
-def test_a_command_that_needs_a_name_that_is_gone_is_unavailable(
+def test_a_command_that_needs_a_removed_torch_name_is_unavailable(
     name: Name, words: tuple[str, ...], take_away: Callable[[Name], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = f"has no {name.spellings[0]} in {name.owner.replace(':', '.')}, which {name.needed}"
@@ -124,7 +124,7 @@ def test_a_command_that_needs_a_name_that_is_gone_is_unavailable(
 
 
 @pytest.mark.parametrize(("name", "words"), of(IN_PART))
-def test_checks_that_need_a_name_that_is_gone_are_unsupported_and_the_others_pass(
+def test_checks_that_need_a_removed_torch_name_are_unsupported_and_others_pass(
     name: Name, words: tuple[str, ...], take_away: Callable[[Name], None], tmp_path: Path
 ) -> None:
     take_away(name)
@@ -149,7 +149,7 @@ def _precisions_put_back() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_precisions_put_back")
 @pytest.mark.parametrize("path", precision.PRECISIONS)
-def test_a_precision_that_this_torch_has_not_is_none_in_the_environment(
+def test_a_precision_missing_from_torch_is_none_in_the_environment(
     path: str, take_away: Callable[[Name], None]
 ) -> None:
     take_away(precision.PRECISIONS[path])
@@ -158,7 +158,7 @@ def test_a_precision_that_this_torch_has_not_is_none_in_the_environment(
         pass
 
 
-def test_schedules_that_wait_for_the_last_transfer_alone_are_unavailable_where_there_are_several(
+def test_gloo_schedules_are_unavailable_if_torch_waits_only_for_the_last_transfer(
     take_away: Callable[[Name], None],
 ) -> None:
     pipelining.wait_for_all("gloo")
@@ -168,13 +168,13 @@ def test_schedules_that_wait_for_the_last_transfer_alone_are_unavailable_where_t
         pipelining.wait_for_all("gloo")
 
 
-def test_a_torch_that_keeps_no_stream_busy_does_without(take_away: Callable[[Name], None]) -> None:
+def test_without_the_sleep_function_of_torch_no_stream_is_kept_busy(take_away: Callable[[Name], None]) -> None:
     assert accelerator.sleep_of("cpu") is None
     take_away(accelerator.SLEEP)
     assert accelerator.sleep_of("cuda") is None
 
 
-def test_a_torch_without_statistics_of_memory_reads_the_peak_alone(
+def test_without_memory_statistics_only_the_peak_is_read(
     take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(accelerator.STATISTICS)
@@ -183,7 +183,7 @@ def test_a_torch_without_statistics_of_memory_reads_the_peak_alone(
 
 
 @pytest.mark.parametrize("compiler_is_loaded", [False, True])
-def test_a_torch_without_the_switch_sets_deterministic_algorithms_by_its_own_function(
+def test_without_the_switch_deterministic_algorithms_are_set_by_torchs_function(
     *, compiler_is_loaded: bool, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_to: list[tuple[bool, bool]] = []
@@ -199,7 +199,7 @@ def test_a_torch_without_the_switch_sets_deterministic_algorithms_by_its_own_fun
     assert set_to == [(True, True)]
 
 
-def test_a_torch_that_names_no_key_of_a_device_composes_no_operation(take_away: Callable[[Name], None]) -> None:
+def test_without_device_key_names_no_operation_counts_as_composed(take_away: Callable[[Name], None]) -> None:
     celu, add = torch.ops.aten.celu.default, torch.ops.aten.add.Tensor
     assert (composed_operations.is_composed(celu, "cpu"), composed_operations.is_composed(add, "cpu")) == (True, False)
     assert composed_operations.run_composed(celu, "cpu", torch.ones(2)).tolist() == [1.0, 1.0]
@@ -208,7 +208,7 @@ def test_a_torch_that_names_no_key_of_a_device_composes_no_operation(take_away: 
 
 
 @pytest.mark.parametrize("gone", [operators.OPERATIONS, operators.MODULES], ids=["operations", "modules"])
-def test_a_torch_without_its_lists_has_no_operations_to_judge(gone: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchs_lists_there_are_no_operations_to_judge(gone: Name, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (operators.OPERATIONS, operators.MODULES):
         module = ModuleType(name.owner)
         if name is not gone:
@@ -219,7 +219,7 @@ def test_a_torch_without_its_lists_has_no_operations_to_judge(gone: Name, monkey
 
 
 @pytest.mark.parametrize("name", operators.CHANGED, ids=lambda name: f"{name.owner}.{name.spellings[0]}")
-def test_what_this_torch_lacks_is_not_restored_after_its_tests_are_imported(
+def test_state_missing_from_torch_is_not_restored_after_importing_its_tests(
     name: Name, take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_KEPT", "before")
@@ -229,33 +229,33 @@ def test_what_this_torch_lacks_is_not_restored_after_its_tests_are_imported(
     assert (os.environ["GRADCONFORM_KEPT"], name.there()) == ("before", False)
 
 
-def test_a_torch_that_knows_no_storage_takes_every_tensor_to_have_one(take_away: Callable[[Name], None]) -> None:
+def test_without_has_storage_every_tensor_counts_as_having_storage(take_away: Callable[[Name], None]) -> None:
     sparse = torch.eye(2).to_sparse()
     assert (storage.has_storage(torch.eye(2)), storage.has_storage(sparse)) == (True, False)
     take_away(storage.HAS_STORAGE)
     assert storage.has_storage(sparse)
 
 
-def test_a_torch_without_products_in_float8_says_so(take_away: Callable[[Name], None]) -> None:
+def test_without_float8_products_an_unavailable_error_is_raised(take_away: Callable[[Name], None]) -> None:
     take_away(float8.SCALED_MM)
     one, scale = torch.zeros(16, 16).to(float8.VALUES), torch.ones(())
     with pytest.raises(UnavailableError, match="which multiplies in float8"):
         float8.scaled_product(one, one, (scale, scale), torch.bfloat16)
 
 
-def test_a_torch_without_an_error_for_a_lost_device_has_that_of_memory(take_away: Callable[[Name], None]) -> None:
+def test_without_a_lost_device_error_only_out_of_memory_ends_the_process(take_away: Callable[[Name], None]) -> None:
     take_away(accelerator.LOST)
     assert accelerator.ends_the_process() == (torch.OutOfMemoryError,)
 
 
-def test_hooks_on_saved_tensors_that_cannot_be_asked_for_are_off(take_away: Callable[[Name], None]) -> None:
+def test_saved_tensor_hooks_count_as_off_if_torch_cannot_report_them(take_away: Callable[[Name], None]) -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value):
         assert settings.hooks_on_saved_tensors()
         take_away(settings.TOP)
         assert not settings.hooks_on_saved_tensors()
 
 
-def test_what_sees_operations_is_unavailable_and_its_module_can_be_imported(
+def test_without_dispatch_modes_the_module_imports_and_the_mode_is_unavailable(
     take_away: Callable[[Name], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_away(dispatch.MODE)
@@ -265,7 +265,7 @@ def test_what_sees_operations_is_unavailable_and_its_module_can_be_imported(
         without.DispatchMode()
 
 
-def test_a_graph_that_is_computed_again_is_told_without_what_was_packed(take_away: Callable[[Name], None]) -> None:
+def test_recomputation_is_detected_without_reading_packed_values(take_away: Callable[[Name], None]) -> None:
     ran: list[int] = []
     linear, value = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
 
@@ -299,7 +299,7 @@ def test_a_simulated_device_is_unavailable(
         importlib.import_module(module)
 
 
-def test_where_an_edge_keeps_no_graph_alive_no_functions_are_asked_to_take_one(
+def test_if_edges_keep_no_graph_alive_functions_do_not_claim_edges(
     take_away: Callable[[Name], None],
 ) -> None:
     take_away(edges.EDGE)
@@ -323,7 +323,7 @@ class Product(torch.autograd.Function):
 
 @pytest.mark.parametrize("grad_mode", [True, False])
 @pytest.mark.parametrize("loss", ["none", "summed", "custom"])
-def test_the_node_of_a_custom_function_outlasts_its_output_where_no_edge_keeps_it(
+def test_a_custom_function_node_outlives_its_output_if_no_edge_keeps_it(
     *, loss: str, grad_mode: bool, take_away: Callable[[Name], None]
 ) -> None:
     take_away(edges.EDGE)
@@ -342,7 +342,7 @@ def test_the_node_of_a_custom_function_outlasts_its_output_where_no_edge_keeps_i
     assert (found[0].tolist(), weight.grad.tolist()) == ([4, 6], [4, 9])
 
 
-def test_looking_for_what_is_computed_again_takes_no_hooks_off_a_parameter(take_away: Callable[[Name], None]) -> None:
+def test_looking_for_recomputation_keeps_the_hooks_of_a_parameter(take_away: Callable[[Name], None]) -> None:
     gain, x, called = nn.Parameter(torch.ones(2)), torch.ones(2, requires_grad=True), list[str]()
     gain.register_hook(lambda _: called.append("tensor"))
     gain.register_post_accumulate_grad_hook(lambda _: called.append("accumulated"))
@@ -355,7 +355,7 @@ def test_looking_for_what_is_computed_again_takes_no_hooks_off_a_parameter(take_
     assert (gain.dtype, gain.tolist()) == (torch.float32, [1, 1])
 
 
-def test_looking_for_what_is_computed_again_leaves_a_weight_alone_that_was_thawed_since(
+def test_looking_for_recomputation_does_not_change_an_unfrozen_weight(
     take_away: Callable[[Name], None],
 ) -> None:
     take_away(saved.PACKED)
@@ -383,7 +383,7 @@ def connecting(ranks: list[int], *messages: torch.Tensor) -> Any:
     ],
     ids=["sizes", "itself", "apart", "alone"],
 )
-def test_stages_that_gloo_cannot_connect_are_unavailable_where_they_do_not_vote(
+def test_stages_that_do_not_vote_and_cannot_connect_over_gloo_are_unavailable(
     stage: Any, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipelining.connect([stage], "gloo")  # this torch's stages vote
@@ -394,7 +394,7 @@ def test_stages_that_gloo_cannot_connect_are_unavailable_where_they_do_not_vote(
         pipelining.connect([stage], "gloo")
 
 
-def test_every_name_is_taken_away_by_a_test() -> None:
+def test_every_torch_name_is_removed_by_a_test() -> None:
     found = pkgutil.iter_modules(torch_releases.__path__, f"{torch_releases.__name__}.")
     modules = [importlib.import_module(one.name) for one in found]
     values = [value for module in modules for value in vars(module).values()]

@@ -36,7 +36,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def test_leaves_come_in_order_with_paths_that_index_the_tree() -> None:
+def test_leaves_are_in_order_with_paths_that_index_the_tree() -> None:
     tree = ({"h": 1, "c": [2, None]}, 3)
     assert list(leaves(tree)) == [("[0]['h']", 1), ("[0]['c'][0]", 2), ("[0]['c'][1]", None), ("[1]", 3)]
 
@@ -48,7 +48,7 @@ def test_a_gradient_edge_is_a_leaf() -> None:
     assert map_leaves(type, (edge,)) == (GradientEdge,)
 
 
-def test_a_lone_leaf_has_an_empty_path() -> None:
+def test_a_single_leaf_has_an_empty_path() -> None:
     assert list(leaves(7)) == [("", 7)]
 
 
@@ -58,7 +58,7 @@ def test_an_empty_tree_has_no_leaves(tree: object) -> None:
 
 
 @given(TREES)
-def test_mapping_keeps_structure_and_reaches_every_leaf_once(tree: Any) -> None:
+def test_mapping_keeps_the_structure_and_visits_every_leaf_once(tree: Any) -> None:
     mapped = map_leaves(lambda leaf: (leaf, "seen").__repr__(), tree)
     assert [path for path, _ in leaves(mapped)] == [path for path, _ in leaves(tree)]
     assert [leaf for _, leaf in leaves(mapped)] == [repr((leaf, "seen")) for _, leaf in leaves(tree)]
@@ -71,7 +71,7 @@ def test_a_path_finds_its_leaf(tree: Any) -> None:
         assert eval(f"tree{path}", {"tree": tree}) == leaf  # noqa: S307 (the paths are the kit's own)
 
 
-def test_tensors_leaves_out_what_is_no_tensor() -> None:
+def test_tensors_returns_only_tensors() -> None:
     one, two = torch.ones(1), torch.ones(2)
     found = tensors({"a": [one, None], "b": (3, two, "x")})
     assert [id(tensor) for tensor in found] == [id(one), id(two)]
@@ -80,7 +80,7 @@ def test_tensors_leaves_out_what_is_no_tensor() -> None:
 @pytest.mark.parametrize(
     ("outputs", "expected"), [(7, (7,)), (None, (None,)), ((7,), (7,)), ([7], [7]), ({"a": 7}, {"a": 7})]
 )
-def test_only_a_lone_leaf_becomes_a_tuple_of_one(outputs: object, expected: object) -> None:
+def test_only_a_single_leaf_becomes_a_tuple_of_one(outputs: object, expected: object) -> None:
     assert as_tuple(outputs) == expected
     assert type(as_tuple(outputs)) is type(expected)
 
@@ -114,14 +114,14 @@ def test_a_named_tuple_keeps_its_type() -> None:
     assert (type(mapped["pair"]), type(mapped["pair"].extra[0])) == (Pair, Pair)
 
 
-def test_what_torch_returns_by_name_keeps_its_type() -> None:
+def test_a_named_result_of_torch_keeps_its_type() -> None:
     found = torch.ones(2, 3).max(dim=1)
     mapped = map_leaves(torch.clone, found)
     assert type(mapped) is type(found)
     assert torch.equal(mapped.indices, found.indices)
 
 
-def test_a_subclass_of_dict_keeps_its_type_and_its_keys_also_for_none() -> None:
+def test_a_dict_subclass_keeps_its_type_and_its_keys_with_none_values() -> None:
     found = Ordered(logits=1, cache=2)
     mapped = map_leaves(lambda leaf: None if leaf == 2 else leaf, found)
     assert type(mapped) is Ordered
@@ -129,7 +129,7 @@ def test_a_subclass_of_dict_keeps_its_type_and_its_keys_also_for_none() -> None:
     assert list(leaves(found)) == [("['logits']", 1), ("['cache']", 2)]
 
 
-def test_the_order_of_keys_is_no_difference() -> None:
+def test_the_order_of_dict_keys_does_not_matter() -> None:
     example = {"a": 0, "b": [{"c": 0, "d": 0}]}
     other = {"b": [{"d": 4, "c": 3}], "a": 1}
     assert flattened(in_key_order(other, example)) == [1, 3, 4]
@@ -152,12 +152,12 @@ class Record:
     ],
     ids=["dataclass", "mapping"],
 )
-def test_what_is_not_taken_apart_is_refused_by_name(outputs: Any, told: str) -> None:
+def test_an_output_type_that_cannot_be_traversed_is_refused_by_name(outputs: Any, told: str) -> None:
     with pytest.raises(OpaqueOutputError, match=told):
         refuse_opaque(outputs)
 
 
-def test_what_is_taken_apart_is_not_refused() -> None:
+def test_traversable_outputs_are_accepted() -> None:
     outputs = (torch.ones(1), Pair(None, Ordered(a=torch.ones(1))), "text")
     refuse_opaque(outputs)
     assert len(tensors(outputs)) == 2

@@ -10,7 +10,7 @@ def finding(where: str, action: str, error_ratio: float | None) -> Finding:
     return Finding("mismatch" if error_ratio else "missing", where, action, "", error_ratio=error_ratio)
 
 
-def test_actions_keep_their_order_and_in_each_the_worst_comes_first() -> None:
+def test_actions_keep_their_order_and_each_action_lists_the_worst_first() -> None:
     found = [
         finding("layers.0.weight", "W0", 3.0),
         finding("layers.1.weight", "W0", 90.0),
@@ -29,5 +29,5 @@ def test_actions_keep_their_order_and_in_each_the_worst_comes_first() -> None:
     ]
 
 
-def test_nothing_stays_nothing() -> None:
+def test_no_findings_give_an_empty_list() -> None:
     assert worst_first([]) == []

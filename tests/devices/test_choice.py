@@ -52,7 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     choice._chosen.cache_clear()
 
 
-def test_nothing_is_asked_where_the_cpu_alone_is_named(found: Any) -> None:
+def test_if_only_the_cpu_is_named_no_device_is_probed(found: Any) -> None:
     asked = found({})
     assert choose(["cpu", "cpu:0"], ["float32,all"]).cells == tuple(
         (device, dtype) for device in ("cpu", "cpu:0") for dtype in ("float32", "float64", "bfloat16", "float16")
@@ -61,7 +61,7 @@ def test_nothing_is_asked_where_the_cpu_alone_is_named(found: Any) -> None:
     assert choose(["cpu"]).as_json is None
 
 
-def test_a_type_is_one_device_and_an_asterisk_is_every_index(found: Any) -> None:
+def test_a_type_selects_one_device_and_an_asterisk_every_index(found: Any) -> None:
     found({"npu": [works("npu:0"), works("npu:1")]})
     assert choose(["npu"]).devices == ("npu",)
     assert choose(["npu"]).indices == {"npu": ("npu:0", "npu:1")}
@@ -69,7 +69,7 @@ def test_a_type_is_one_device_and_an_asterisk_is_every_index(found: Any) -> None
     assert choose(["npu:1"]).indices == {"npu:1": ("npu:1",)}
 
 
-def test_auto_is_the_accelerator_else_a_plugins_device_else_the_cpu(found: Any) -> None:
+def test_auto_selects_the_accelerator_then_a_plugin_device_then_the_cpu(found: Any) -> None:
     found({None: [works("cuda:0"), works("cuda:1")], "npu": [works("npu:0")]})
     assert choose(["auto"]).devices == ("cuda:0",)
     found({None: [broken("cuda:0"), works("cuda:1")], "npu": [works("npu:0")]})
@@ -81,7 +81,7 @@ def test_auto_is_the_accelerator_else_a_plugins_device_else_the_cpu(found: Any) 
     assert choose(["auto"]).devices == ("cpu",)
 
 
-def test_all_is_every_device_and_what_cannot_be_used_is_told(found: Any) -> None:
+def test_all_selects_every_device_and_reports_unusable_ones(found: Any) -> None:
     found({None: [works("cuda:0")], "npu": [broken("npu", "npu is off")], "simx": [works("simx:0", simulated=True)]})
     chosen = choose(["all"])
     assert chosen.devices == ("cpu", "cuda:0", "simx:0")
@@ -90,7 +90,7 @@ def test_all_is_every_device_and_what_cannot_be_used_is_told(found: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["npu:1", "npu:*", "all,npu:1", "npu"])
-def test_a_device_that_is_named_has_to_work(found: Any, name: str) -> None:
+def test_a_named_device_must_work(found: Any, name: str) -> None:
     usable = [] if name == "npu" else [works("npu:0")]
     found({None: [], "npu": [*usable, broken("npu:1", "torch.ones(2, device='npu:1') raised RuntimeError: lost")]})
     with pytest.raises(UnusableDeviceError) as raised:
@@ -101,13 +101,13 @@ def test_a_device_that_is_named_has_to_work(found: Any, name: str) -> None:
     )
 
 
-def test_a_type_that_torch_does_not_know_is_told_of_plugins(found: Any) -> None:
+def test_an_unknown_device_type_is_refused_with_a_hint_about_plugins(found: Any) -> None:
     found({"simx": [works("simx:0")], "simy": [broken("simy", "torch.device('simy') raised", unknown=True)]})
     with pytest.raises(UnusableDeviceError, match="use --device-plugin MODULE or a registered name, such as simx"):
         choose(["simy"])
 
 
-def test_a_dtype_that_is_named_has_to_work_and_one_of_all_may_be_left_out(found: Any) -> None:
+def test_a_named_dtype_must_work_but_all_skips_unusable_dtypes(found: Any) -> None:
     found({None: [works("npu:0", NO_DOUBLE)], "npu": [works("npu:0", NO_DOUBLE)]})
     with pytest.raises(UnusableDeviceError, match=r"dtype 'float64' cannot be used on device 'npu': .*TypeError: none"):
         choose(["cpu", "npu"], ["float32", "float64"])
@@ -119,7 +119,7 @@ def test_a_dtype_that_is_named_has_to_work_and_one_of_all_may_be_left_out(found:
     assert [(one.device, one.dtype) for one in chosen.skipped] == [("npu:0", "float64")]
 
 
-def test_workers_take_the_indices_in_turn() -> None:
+def test_workers_use_the_indices_in_turn() -> None:
     indices = {"npu": ("npu:0", "npu:1"), "npu:1": ("npu:1",)}
     assert [index_of("npu", indices, worker) for worker in range(4)] == ["npu:0", "npu:1", "npu:0", "npu:1"]
     assert {index_of("npu:1", indices, worker) for worker in range(4)} == {"npu:1"}
@@ -127,12 +127,12 @@ def test_workers_take_the_indices_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [("gw0", 0), ("gw13", 13), ("master", 0), ("", 0)])
-def test_a_worker_knows_its_number(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_number_is_read_from_its_name(name: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_XDIST_WORKER", name)
     assert worker_number() == number
 
 
-def test_the_environment_says_which_indices_are_shared(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_shared_indices(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_DEVICE_INDICES", "npu:2, npu:0, cuda:1")
     found({"npu": [works("npu:0"), works("npu:1"), works("npu:2")]})
     assert choose(["npu"]).indices == {"npu": ("npu:2", "npu:0")}
@@ -144,7 +144,7 @@ def test_the_environment_says_which_indices_are_shared(found: Any, monkeypatch: 
         choose(["npu"])
 
 
-def test_more_processes_than_a_device_takes_are_refused(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_a_device_allows_are_refused(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found({"npu": [works("npu:0", processes_per_index=1), works("npu:1", processes_per_index=1)]})
     refuse_crowd(choose(["npu"]), 2)
     with pytest.raises(SelectionError, match=r"3 worker processes are too many for device 'npu'\. .* Use -n 2"):

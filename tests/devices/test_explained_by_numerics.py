@@ -66,13 +66,13 @@ def _tf32() -> NumericProfile:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_tf32_is_a_fault_without_a_profile(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+def test_tf32_without_a_profile_is_a_device_fault(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     with pytest.raises(DeviceFaultError, match="is wrong"):
         _trust(monkeypatch, stage, Tf32(), None)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_tf32_that_the_profile_has_measured_is_none(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+def test_tf32_within_the_measured_profile_passes(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     observation = _trust(monkeypatch, stage, Tf32(), _tf32())
     assert observation.raised is None
     assert [str(step.action) for step in observation.steps][:4] == ["F0", "B0", "F1", "B1"]
@@ -83,7 +83,7 @@ def test_an_error_of_a_64th_in_a_tf32_convolution_is_found(monkeypatch: pytest.M
         _trust(monkeypatch, "conv2d", Tf32(planted=2.0**-6), _tf32())
 
 
-def test_other_operations_have_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_operations_get_no_larger_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceFaultError, match="is wrong"):
         _trust(monkeypatch, "mlp", Tf32(("addmm",)), _tf32())
 
@@ -107,7 +107,7 @@ class EverySecond(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("family", "named"), [("convolution", True), ("", False)])
-def test_a_wrong_operation_is_named_even_with_an_imprecise_one(
+def test_a_wrong_operation_is_named_next_to_an_imprecise_one(
     monkeypatch: pytest.MonkeyPatch, *, family: str, named: bool
 ) -> None:
     imprecise = {"float32_bits": {family: 10}} if family else {"functions": {"tanh": 4096.0}}
@@ -120,7 +120,7 @@ def test_a_wrong_operation_is_named_even_with_an_imprecise_one(
 
 
 @pytest.mark.parametrize(("eps", "wrong"), [(64, False), (4096, True)])
-def test_an_error_of_some_eps_that_float64_has_not_is_imprecise(
+def test_an_error_of_some_eps_that_float64_lacks_is_imprecise(
     monkeypatch: pytest.MonkeyPatch, eps: int, *, wrong: bool
 ) -> None:
     monkeypatch.setattr(device_of(CPU), "numerics", None)
@@ -180,7 +180,7 @@ class Ulps(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("ulps", "wrong"), [(1, False), (100, True)])
-def test_a_device_that_fuses_operations_is_off_by_their_last_bits(
+def test_a_device_that_fuses_operations_differs_in_their_last_bits(
     monkeypatch: pytest.MonkeyPatch, ulps: int, *, wrong: bool
 ) -> None:
     monkeypatch.setattr(device_of(CPU), "numerics", None)
@@ -192,7 +192,7 @@ def test_a_device_that_fuses_operations_is_off_by_their_last_bits(
 
 
 @pytest.mark.parametrize(("roughest", "off"), [({}, 0.0), ({torch.float32: 1e-3}, 1e-4)])
-def test_what_a_device_does_in_other_operations_is_off_by_its_roughest(
+def test_differences_in_composed_operations_follow_the_roughest_operation(
     roughest: dict[torch.dtype, float], off: float
 ) -> None:
     references = _references("mlp")
@@ -201,7 +201,7 @@ def test_what_a_device_does_in_other_operations_is_off_by_its_roughest(
     assert off < max(apart.values()) < 1e-5 + 1000 * off
 
 
-def test_what_is_left_of_terms_that_cancel_is_no_rougher_than_rounding() -> None:
+def test_the_remainder_of_cancelling_terms_is_bounded_by_rounding() -> None:
     (cancelled,), (kept,) = (list(relative_errors((1e-6,), [torch.tensor([one, 0.0])])) for one in (1e-6, 1.0))
     assert cancelled[1] == pytest.approx(FAR * floor_factor(torch.float32) * 2.0**-23)
     assert kept[1] == pytest.approx(1e-6)
@@ -219,7 +219,9 @@ class Disturbed(Rounded):
         return found if on_the_cpu else replace(found, executed=executed)
 
 
-def test_what_only_a_log_makes_wrong_is_judged_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_only_the_operation_log_changes_a_result_it_is_judged_without_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(device_of(CPU), "numerics", None)
     oracle = Disturbed(Tf32(planted=2.0**-6))
     references = _references("conv2d", oracle)
@@ -245,7 +247,7 @@ def test_fast_tanh_and_sigmoid_explain_an_rnn(monkeypatch: pytest.MonkeyPatch, s
     _trust(monkeypatch, stage, _fast(), profile)
 
 
-def test_flushed_denormals_explain_tiny_gradients_alone() -> None:
+def test_flushed_denormals_explain_only_tiny_gradients() -> None:
     tiny, right = torch.zeros(2), torch.tensor([5e-36, 0.0])
     room = Room(absolute=NumericProfile(denormals_kept=False).smallest_error)
     assert not judge(tiny, right, right.double(), Partials()).passed

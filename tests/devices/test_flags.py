@@ -24,7 +24,7 @@ def numbers() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in VALUES.items() for value in values])
-def test_a_flag_is_set_and_put_back(name: str, value: str) -> None:
+def test_a_flag_is_set_and_restored(name: str, value: str) -> None:
     before = numbers()
     with flags_set({name: value}, "cpu"):
         inside = numbers()
@@ -37,7 +37,7 @@ def test_a_flag_is_set_and_put_back(name: str, value: str) -> None:
     assert all(inside != one for one in seen) or {value, *others} == {"on", "warn", "off"}
 
 
-def test_a_flag_is_put_back_after_an_error() -> None:
+def test_a_flag_is_restored_after_an_error() -> None:
     before = numbers()
     with pytest.raises(ZeroDivisionError), flags_set(dict.fromkeys(("tf32", "deterministic_algorithms"), "on"), "cpu"):
         _ = 1 / 0
@@ -54,13 +54,13 @@ def test_a_flag_is_put_back_after_an_error() -> None:
         ({"autocast": "float32"}, "flag autocast: expected one of off, bfloat16, float16, got 'float32'"),
     ],
 )
-def test_what_is_no_flag_is_refused(given: Any, told: str) -> None:
+def test_an_invalid_flag_is_refused(given: Any, told: str) -> None:
     with pytest.raises(SelectionError) as raised:
         flags_named(given)
     assert str(raised.value) == told
 
 
-def test_a_run_sets_its_flags_around_both_implementations_and_tells_them() -> None:
+def test_flags_are_set_around_both_implementations_and_reported() -> None:
     seen: set[tuple[bool, bool]] = set()
 
     class Watching(AutogradAdapter):

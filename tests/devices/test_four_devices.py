@@ -113,7 +113,7 @@ def unexplained(results: Results) -> Iterator[Result]:
     ],
     ids=str,
 )
-def test_two_results_agree_in_all_but_the_last_bits(change: Result, *, same: bool) -> None:
+def test_two_results_agree_up_to_the_last_bits(change: Result, *, same: bool) -> None:
     memory = {"peak": 4372, "plain_autograd": 3212, "undeferred": 2872}
     result = {
         "status": "passed",
@@ -127,7 +127,7 @@ def test_two_results_agree_in_all_but_the_last_bits(change: Result, *, same: boo
 
 # CI asks the same of torch, of which more is told, and of the right split on each device by itself.
 @pytest.mark.nightly
-def test_the_right_split_is_clean_on_all_four(judged: Judged) -> None:
+def test_the_right_split_passes_on_all_four_devices(judged: Judged) -> None:
     found = judged("reference-split", 2, "quick")
     assert list(unexplained(found)) == []
     assert {result["status"] for (_, device), result in found.items() if device != "lazy"} == {"passed"}
@@ -135,7 +135,7 @@ def test_the_right_split_is_clean_on_all_four(judged: Judged) -> None:
 
 
 @pytest.mark.nightly
-def test_the_right_split_is_clean_in_one_process_and_in_two(judged: Judged) -> None:
+def test_the_right_split_passes_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("reference-split", workers, "quick") for workers in (0, 2))
     assert alone.keys() == together.keys()
     assert apart(alone, together) == []
@@ -153,12 +153,12 @@ def assert_the_cpus_verdicts(results: Results) -> None:
 
 
 @pytest.mark.slow
-def test_torch_gets_the_cpus_verdicts_on_all_four(judged: Judged) -> None:
+def test_torch_has_the_cpu_verdicts_on_all_four_devices(judged: Judged) -> None:
     assert_the_cpus_verdicts(judged("torch", 2, "quick"))
 
 
 @pytest.mark.nightly
-def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judged: Judged) -> None:
+def test_torch_has_the_cpu_verdicts_on_all_four_devices_in_one_process_and_in_two(judged: Judged) -> None:
     alone, together = (judged("torch", workers, "quick") for workers in (0, 2))
     assert alone.keys() == together.keys()
     assert [pair for pair in apart(alone, together) if not unsteady(pair[0])] == []
@@ -169,6 +169,6 @@ def test_torch_gets_the_cpus_verdicts_on_all_four_in_one_process_and_in_two(judg
 @pytest.mark.nightly
 @pytest.mark.parametrize("device", FOUR[1:])
 @pytest.mark.parametrize("target", ["reference-split", "torch"])
-def test_the_standard_profile_gives_the_cpus_verdicts(target: str, device: str, judged: Judged) -> None:
+def test_the_standard_profile_gives_the_cpu_verdicts(target: str, device: str, judged: Judged) -> None:
     results = judged(target, 2, "standard", ("cpu", device))
     assert [result for result in unexplained(results) if not (target == "torch" and unsteady(result))] == []

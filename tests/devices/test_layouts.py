@@ -30,14 +30,14 @@ def tried(func: Callable[..., Any], *args: Any) -> LayoutsTried:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_arranged_tensor_has_the_same_values_and_lies_otherwise(layout: str) -> None:
+def test_an_arranged_tensor_has_the_same_values_in_another_layout(layout: str) -> None:
     values = torch.randn([2, 3, 4, 5, 6][: max(3, min(LAYOUTS[layout][-1], 5))])
     found = arrange(values, layout, CPU)
     assert torch.equal(found, values)
     assert (found.stride(), found.storage_offset()) != (values.stride(), 0)
 
 
-def test_a_call_leaves_the_arguments_that_its_kernel_writes_as_they_are() -> None:
+def test_running_a_kernel_call_does_not_change_its_written_arguments() -> None:
     written = torch.ones(2, 3)
     call = KernelCall(torch.ops.aten.mul_.Tensor, (written, torch.full((2, 3), 2.0)), {})
     assert [one.written for one in call.arguments] == [True, False]
@@ -47,13 +47,13 @@ def test_a_call_leaves_the_arguments_that_its_kernel_writes_as_they_are() -> Non
     assert torch.equal(written, torch.ones(2, 3))
 
 
-def test_a_kernel_that_writes_into_what_it_is_given_is_tried_too() -> None:
+def test_an_in_place_kernel_is_tried_too() -> None:
     log = tried(torch.ops.aten.mul_.Tensor, torch.randn(3, 4), torch.randn(3, 4))
     assert log.fault is None
     assert log.calls == 6
 
 
-def test_a_kernel_that_ignores_the_strides_of_one_argument_is_named_with_it() -> None:
+def test_a_kernel_that_ignores_strides_is_reported_with_the_argument() -> None:
     def wrong(grad: Tensor, output: Tensor) -> Tensor:
         return grad * (1 - as_if_contiguous(output).square())
 
@@ -65,7 +65,7 @@ def test_a_kernel_that_ignores_the_strides_of_one_argument_is_named_with_it() ->
     assert not log.fault.by_autograd
 
 
-def test_a_kernel_that_gives_other_values_each_time_accuses_nobody() -> None:
+def test_a_nondeterministic_kernel_is_not_reported_as_wrong() -> None:
     def noisy(grad: Tensor, output: Tensor) -> Tensor:
         return grad * output * torch.rand_like(grad)
 
@@ -75,7 +75,7 @@ def test_a_kernel_that_gives_other_values_each_time_accuses_nobody() -> None:
     assert log.not_tried["it gives other values each time"] == {"aten::tanh_backward"}
 
 
-def test_a_kernel_that_refuses_a_layout_accuses_nobody() -> None:
+def test_a_kernel_that_refuses_a_layout_is_not_reported_as_wrong() -> None:
     def strict(grad: Tensor, output: Tensor) -> Tensor:
         if not grad.is_contiguous():
             msg = "grad must be contiguous"
@@ -98,7 +98,7 @@ def test_a_kernel_that_refuses_a_layout_accuses_nobody() -> None:
     ],
     ids=["view", "random", "place", "number"],
 )
-def test_what_depends_on_layout_by_design_is_not_tried_and_told(
+def test_layout_dependent_operations_are_not_tried_and_the_reason_is_reported(
     func: Callable[..., Any], args: tuple[Any, ...], why: str
 ) -> None:
     log = tried(func, *args)
@@ -116,7 +116,7 @@ def test_what_depends_on_layout_by_design_is_not_tried_and_told(
         (0.01, 2e-16, torch.bfloat16, torch.float64, True),
     ],
 )
-def test_rounding_shrinks_with_eps(
+def test_the_rounding_bound_shrinks_with_eps(
     error: float, again: float, dtype: torch.dtype, other: torch.dtype, *, expected: bool
 ) -> None:
     assert shrinks(error, again, dtype, other) is expected

@@ -8,7 +8,7 @@ from gradconform.devices.names import device_names
 from gradconform.user_input.values import SelectionError
 
 
-def test_commas_separate_names_and_each_counts_once() -> None:
+def test_commas_separate_names_and_duplicates_count_once() -> None:
     assert [name.text for name in device_names(["cpu, cuda:1", "npu:*,cpu"])] == ["cpu", "cuda:1", "npu:*"]
 
 
@@ -28,7 +28,7 @@ def test_a_name_has_a_type_and_an_index(text: str, device_type: str, index: str 
 
 
 @pytest.mark.parametrize("text", ["", "cpu:x", "cpu:", ":1", "cuda:-1", "cuda:1:2", "all:0", "auto:*", "cuda 1", 1.5])
-def test_what_is_no_name_is_refused_before_anything_is_asked(text: object) -> None:
+def test_an_invalid_device_name_is_refused_before_probing(text: object) -> None:
     with pytest.raises(SelectionError, match="is not a device name; expected TYPE, TYPE:INDEX or TYPE") as raised:
         device_names([text])
     assert raised.value.exit_code == 2

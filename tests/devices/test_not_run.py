@@ -11,7 +11,7 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu"])
-def test_a_device_that_is_not_there_is_refused_in_one_sentence(name: str, process: Process) -> None:
+def test_a_missing_device_is_refused_in_one_sentence(name: str, process: Process) -> None:
     plugin = f"gradconform.plugins.devices.{name}"
     done = process("gradconform", "run", "reference-split", "--device", name, "--device-plugin", plugin)
     assert (done.returncode, done.stdout) == (4, "")
@@ -20,7 +20,7 @@ def test_a_device_that_is_not_there_is_refused_in_one_sentence(name: str, proces
     assert "Traceback" not in done.stderr
 
 
-def test_a_plugin_without_its_package_says_what_to_install(process: Process) -> None:
+def test_a_plugin_without_its_package_names_the_package_to_install(process: Process) -> None:
     plugin = "gradconform.plugins.devices.npu"
     done = process("gradconform", "run", "reference-split", "--device", "npu", "--device-plugin", plugin)
     assert (done.returncode, done.stdout) == (4, "")

@@ -31,7 +31,7 @@ H100 = NumericProfile(
 )
 
 
-def test_the_cpu_computes_as_ieee_says() -> None:
+def test_the_cpu_profile_matches_ieee_arithmetic() -> None:
     profile = measure_numerics(CPU)
     assert profile.float32_bits["matmul"] == profile.float32_bits["convolution"] == 23
     assert (profile.float64_bits, profile.denormals_kept, profile.nan_kept) == (52, True, True)
@@ -48,7 +48,7 @@ def test_tf32_is_detected_from_values_and_its_switch_is_named() -> None:
     assert "convolutions have 10 bits here: TF32, torch's setting; use --flag tf32=off for 23" in profile.sentences[0]
 
 
-def test_fewer_bits_without_a_switch_are_reported_without_one() -> None:
+def test_reduced_precision_without_a_switch_is_reported_without_one() -> None:
     with Tf32(("mm",)), pytest.MonkeyPatch.context() as patch:
         patch.setattr("gradconform.devices.numerics.flags_set", lambda *_: torch.no_grad())
         patch.setattr("gradconform.devices.numerics._without_tf32", lambda *_: 10)
@@ -58,7 +58,7 @@ def test_fewer_bits_without_a_switch_are_reported_without_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # torch sets oneDNN's other switches, too
-def test_rnns_that_a_device_composes_of_other_operations_have_the_bits_of_those() -> None:
+def test_a_composed_rnn_has_the_precision_of_its_operations() -> None:
     copied: list[int] = []
     device = Device("cpu", registered=SimpleNamespace(to_cpu=lambda tensor: copied.append(tensor.numel()) or tensor))
     with torch.backends.mkldnn.flags(enabled=False):
@@ -76,7 +76,7 @@ def test_a_probe_that_fails_leaves_its_field_unknown() -> None:
     assert (profile.denormals_kept, profile.integers, profile.sentences) == (None, None, ())
 
 
-def test_it_survives_json() -> None:
+def test_a_numeric_profile_survives_json() -> None:
     assert NumericProfile.from_dict(json.loads(json.dumps(H100.to_dict()))) == H100
 
 
@@ -88,7 +88,7 @@ def test_an_h100_is_described_in_two_sentences() -> None:
     )
 
 
-def test_what_else_differs_has_a_sentence_each() -> None:
+def test_each_other_difference_has_one_sentence() -> None:
     profile = NumericProfile(
         functions={"tanh": 64.0, "exp": 1.0},
         denormals_kept=False,
@@ -134,7 +134,7 @@ def _header(device: str, profile: NumericProfile, indices: int = 1) -> list[str]
     return [line.text for line in opening(report, [(device, "float32")], 120) if "numerics" in line.text]
 
 
-def test_the_header_of_a_run_shows_what_differs() -> None:
+def test_the_run_header_lists_numeric_differences() -> None:
     flushing = NumericProfile(denormals_kept=False, functions={"tanh": 64.0})
     assert _header("xla:0", flushing) == [
         "numerics  xla:0: float32 errors: tanh 64 eps; denormals are flushed to 0",
@@ -147,11 +147,11 @@ def test_equal_devices_share_a_line() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_the_header_has_no_line_where_nothing_differs(device: str) -> None:
+def test_without_numeric_differences_the_header_has_no_line(device: str) -> None:
     assert _header(device, NumericProfile(denormals_kept=True)) == []
 
 
-def test_doctor_shows_what_differs() -> None:
+def test_doctor_lists_numeric_differences() -> None:
     flushing = NumericProfile(denormals_kept=False)
     probe = Probe(device="xla:0", facts={"counts_memory": True, "numerics": flushing.to_dict()})
     versions = dict.fromkeys(("gradconform", "contract", "torch", "python", "platform"), "1.0")
@@ -169,5 +169,5 @@ def test_doctor_shows_what_differs() -> None:
         ("aten::add", 0.0),
     ],
 )
-def test_an_operation_has_the_bits_of_its_family(operation: str, precision: float) -> None:
+def test_an_operation_has_the_precision_of_its_family(operation: str, precision: float) -> None:
     assert H100.precision([operation]) == precision

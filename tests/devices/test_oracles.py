@@ -29,7 +29,7 @@ def result_of(report: Report, check: str) -> Result:
     return found
 
 
-def test_a_kernel_that_ignores_strides_is_found_by_its_layouts_alone() -> None:
+def test_only_the_layout_oracle_finds_a_kernel_that_ignores_strides() -> None:
     with planted("tanh_backward", tanh_backward_ignoring_strides):
         report = judged("tanh", "layout")
     assert {result_of(report, f"ops.{way}.tanh").status for way in ("full", "split")} == {"passed"}
@@ -54,7 +54,7 @@ def test_right_kernels_pass_in_every_layout(dtype: str) -> None:
     assert sum(result.oracle["compared"] for result in layouts if result.oracle) > 200
 
 
-def test_a_report_counts_what_was_compared_and_what_was_not_tried() -> None:
+def test_a_report_counts_compared_calls_and_lists_untried_ones() -> None:
     report = judged("tanh", "layout", checks="ops.layout.*")
     told = result_of(report, "ops.layout.tanh").oracle
     assert told is not None
@@ -65,7 +65,7 @@ def test_a_report_counts_what_was_compared_and_what_was_not_tried() -> None:
     assert f"{told['compared']} kernel calls compared in other layouts" in line.text
 
 
-def test_a_formula_that_is_wrong_on_every_device_is_found_by_finite_differences_alone() -> None:
+def test_only_finite_differences_find_a_formula_wrong_on_every_device() -> None:
     with planted("tanh_backward", tanh_backward_too_large):
         report = judged("tanh", ["layout", "finite-differences"], dtype="float64")
     others = ("full", "split", "layout")
@@ -78,7 +78,7 @@ def test_a_formula_that_is_wrong_on_every_device_is_found_by_finite_differences_
     assert result_of(right, "ops.finite-differences.tanh").status == "passed"
 
 
-def test_what_torchs_own_tests_mark_as_failing_is_not_tried_and_told() -> None:
+def test_an_operation_marked_failing_by_torchs_tests_is_skipped_and_reported() -> None:
     report = judged("fmod", "finite-differences", dtype="float64")  # marked in every release
     found = result_of(report, "ops.finite-differences.fmod")
     assert found.status == "unsupported"
@@ -87,7 +87,7 @@ def test_what_torchs_own_tests_mark_as_failing_is_not_tried_and_told() -> None:
     assert found.oracle["compared"] == 0
 
 
-def test_a_sample_whose_output_is_no_float64_is_not_tried() -> None:
+def test_a_sample_with_an_output_not_in_float64_is_not_tried() -> None:
     """A sample of cumprod asks for float32: a step of 1e-6 is lost in its rounding."""
     report = judged("cumprod", "finite-differences", dtype="float64")
     found = result_of(report, "ops.finite-differences.cumprod")
@@ -96,7 +96,7 @@ def test_a_sample_whose_output_is_no_float64_is_not_tried() -> None:
     assert len(found.oracle["not_tried"]["an output is not float64"]) == 1
 
 
-def test_a_backward_that_mixes_rows_is_found_by_the_rows_alone() -> None:
+def test_only_the_additive_oracle_finds_a_backward_that_mixes_rows() -> None:
     with planted("tanh_backward", tanh_backward_mixing_rows):
         report = judged("tanh", ["layout", "additive"])
     assert {result_of(report, f"ops.{way}.tanh").status for way in ("full", "split", "layout")} == {"passed"}
@@ -113,7 +113,7 @@ def test_an_operation_whose_rows_depend_on_each_other_is_not_tried() -> None:
     assert "its forward has no rows, or does not treat them independently" in found.oracle["not_tried"]
 
 
-def test_sums_that_overflow_in_another_order_are_no_mixed_rows() -> None:
+def test_sums_that_overflow_in_another_order_are_not_mixed_rows() -> None:
     report = judged("float_power", "additive", dtype="float16", profile="standard", checks="ops.additive.*")
     assert result_of(report, "ops.additive.float_power").status == "passed"
 

@@ -68,7 +68,7 @@ def test_the_right_split_passes_the_quick_profile(backend: Backend, tmp_path: Pa
 
 
 @each
-def test_a_planted_bug_is_the_only_accusation(backend: Backend, tmp_path: Path, process: Process) -> None:
+def test_a_planted_bug_is_the_only_reported_failure(backend: Backend, tmp_path: Path, process: Process) -> None:
     shutil.copy(Path(__file__).with_name("wrong_gelu.py"), tmp_path)
     report = judged(backend, "wrong_gelu", tmp_path, process, "--checks", "full.gradients.*", "--profile", "quick")
     wrong = [result for result in report["results"] if result["status"] not in {"passed", "unsupported"}]

@@ -84,7 +84,7 @@ COUNTER = iter(range(100))
 
 
 @pytest.mark.parametrize("line", PREFLIGHT.values(), ids=lambda line: line.__name__)
-def test_a_line_holds_on_the_cpu_and_fails_on_its_fault(line: Callable[[Device], None]) -> None:
+def test_a_pre_flight_line_passes_on_the_cpu_and_fails_with_its_fault(line: Callable[[Device], None]) -> None:
     if line is not mixing_is_refused:
         line(CPU)
     with Faulty(FAULTS[line]), pytest.raises((WrongAnswerError, RuntimeError)):  # torch itself may notice first
@@ -104,7 +104,7 @@ def test_a_lost_bit_of_a_view_is_named(replaced: Mapping[Any, Callable[..., Any]
         conj_and_neg_views_are_read(CPU)
 
 
-def test_a_device_is_seeded_by_its_module_alone_and_the_cpu_beside_it() -> None:
+def test_seed_seeds_only_the_module_of_the_device_and_the_cpu() -> None:
     device, seeds = Device("meta"), list[int]()
     vars(device)["_module"] = SimpleNamespace(manual_seed_all=seeds.append)
     torch.manual_seed(3)
@@ -115,7 +115,7 @@ def test_a_device_is_seeded_by_its_module_alone_and_the_cpu_beside_it() -> None:
     assert (seeds, len(torch.cuda._queued_calls)) == ([3], before)
 
 
-def test_a_seed_that_is_not_heeded_is_found() -> None:
+def test_an_ignored_seed_is_found() -> None:
     with Faulty({torch.rand: lambda _, n, **o: torch.full((n,), 0.5, **o), torch.dropout: lambda _, x, *__, **___: x}):
         with pytest.raises(WrongAnswerError, match="two seeds gave the same draws"):
             seeding_reproduces(CPU)
@@ -144,30 +144,32 @@ def arriving_as(change: Callable[[Tensor], Tensor]) -> Mapping[Any, Callable[...
     ],
     ids=["float32", "float32 in disguise", "narrow arithmetic", "narrow product", "wrong product", "no gradient"],
 )
-def test_a_float64_that_is_none_is_noticed(replaced: Mapping[Any, Callable[..., Any]], told: str) -> None:
+def test_a_float64_that_is_silently_another_dtype_is_found(
+    replaced: Mapping[Any, Callable[..., Any]], told: str
+) -> None:
     with Faulty(replaced), pytest.raises(WrongAnswerError, match=told):
         try_dtype(CPU, "float64")
 
 
-def test_a_product_that_is_rounded_to_tf32_is_noticed() -> None:
+def test_a_product_rounded_to_tf32_is_found() -> None:
     assert product_keeps_digits(CPU)
     with Faulty({Tensor.matmul: lambda f, x, y: f(x.bfloat16().float(), y)}):
         assert not product_keeps_digits(CPU)
 
 
-def test_data_that_is_not_replaced_is_noticed() -> None:
+def test_data_that_cannot_be_replaced_is_found() -> None:
     assert replaces_data(CPU)
     with Faulty({Tensor.data.__set__: lambda *_: None}):  # type: ignore[attr-defined] # a descriptor
         assert not replaces_data(CPU)
 
 
-def test_an_error_comes_out_of_a_backward_as_it_was_raised() -> None:
+def test_an_exception_in_a_backward_must_arrive_unchanged() -> None:
     assert backward_raises(CPU)
     with Faulty({Tensor.backward: hidden}):
         assert not backward_raises(CPU)
 
 
-def test_an_error_that_is_lost_does_not_spare_the_device_the_next() -> None:
+def test_backward_errors_are_probed_again_after_one_is_lost() -> None:
     asked: list[Tensor] = []
 
     def lost_once(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:

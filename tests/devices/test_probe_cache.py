@@ -57,7 +57,7 @@ def prober(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prober:
     return made
 
 
-def test_a_second_run_reads_what_the_first_kept_and_a_fresh_one_probes(prober: Prober) -> None:
+def test_a_second_run_reads_the_cached_probe_and_fresh_probes_again(prober: Prober) -> None:
     assert [prober.probed(), prober.probed(), prober.probed(fresh=True), prober.probed()] == [True, False, True, False]
 
 
@@ -107,7 +107,7 @@ def damaged(prober: Prober, _: pytest.MonkeyPatch) -> None:
     "change",
     [rebuilt, removed, another_variable, another_folder, another_path, rebooted, another_gpu, a_day_later, damaged],
 )
-def test_what_may_have_changed_is_probed_again(
+def test_a_probe_is_repeated_if_something_relevant_changed(
     change: Callable[[Prober, pytest.MonkeyPatch], None], prober: Prober, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert prober.probed()
@@ -121,12 +121,12 @@ def test_another_request_is_probed(prober: Prober) -> None:
     assert prober.probed(replace(REQUEST, plugins=("backend",)))
 
 
-def test_a_device_that_cannot_be_used_is_probed_each_time(prober: Prober) -> None:
+def test_an_unusable_device_is_probed_each_time(prober: Prober) -> None:
     prober.probe = replace(GOOD, reason="no driver")
     assert [prober.probed(), prober.probed()] == [True, True]
 
 
-def test_a_failed_pre_flight_is_kept_until_the_backend_changes(prober: Prober) -> None:
+def test_a_failed_pre_flight_is_cached_until_the_backend_changes(prober: Prober) -> None:
     prober.probe = replace(GOOD, preflight=(Line(requirement="it adds", held=False),))
     assert [prober.probed(), prober.probed()] == [True, False]
     prober.probe = GOOD
@@ -134,12 +134,12 @@ def test_a_failed_pre_flight_is_kept_until_the_backend_changes(prober: Prober) -
     assert prober.probed()
 
 
-def test_a_cache_that_cannot_be_written_is_none(prober: Prober, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_cache_every_run_probes(prober: Prober, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(prober.backend))
     assert [prober.probed(), prober.probed()] == [True, True]
 
 
-def test_a_run_says_that_it_read_a_probe_and_the_plugin_is_one_of_its_files(tmp_path: Path, process: Process) -> None:
+def test_a_run_reports_a_cached_probe_and_counts_the_plugin_as_its_file(tmp_path: Path, process: Process) -> None:
     pytest.importorskip("torch._C._acc", reason="a device in Python alone needs a newer torch")
     plugin = shutil.copy(Path(__file__).with_name("pebble.py"), tmp_path)
     caches = {"XDG_CACHE_HOME": str(tmp_path / "caches")}

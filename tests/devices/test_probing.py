@@ -38,7 +38,7 @@ register_device({ODD!r}, Odd())
     return f"odd_{name}"
 
 
-def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_of_a_probed_device_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     requests = [
         Request(type=ODD, plugins=(plugin(tmp_path, name, statement),)) for name, (statement, _) in ODDITIES.items()
@@ -52,7 +52,7 @@ def test_whatever_a_device_does_when_it_is_asked_is_quoted(tmp_path: Path, monke
         assert "\n" not in probe.reason
 
 
-def test_a_device_that_hangs_when_it_is_asked_is_told(
+def test_a_device_that_hangs_while_probed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hour_passes_when_there_is: Callable[[Path], None]
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -65,7 +65,9 @@ def test_a_device_that_hangs_when_it_is_asked_is_told(
     assert probe.reason == f"device_count() of {ODD} {limit}"
 
 
-def test_a_plugin_that_cannot_be_imported_or_crashes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_that_crashes_or_cannot_be_imported_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "crashing.py").write_text("import os; os.abort()", encoding="utf-8")
     found = probe_all(Request(type="npu", plugins=(name,)) for name in ("no_such_module", "crashing"))
@@ -74,7 +76,7 @@ def test_a_plugin_that_cannot_be_imported_or_crashes_is_told(tmp_path: Path, mon
     assert str(crashing[0].reason).startswith("import crashing ended the process by SIGABRT")
 
 
-def test_a_dtype_that_kills_the_process_is_left_out_and_the_others_are_asked(
+def test_a_dtype_that_kills_the_process_is_skipped_and_the_others_are_probed(
     abacus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(abacus)
@@ -107,7 +109,7 @@ abacus.to_host = fragile
 
 
 @pytest.mark.parametrize("limit", ["soon", "0", "-1", "inf"])
-def test_a_time_limit_that_is_none_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_time_limit_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_PROBE_SECONDS", limit)
     with pytest.raises(SelectionError, match=": expected seconds, such as "):
         probe_in_process(Request(type="npu"))
@@ -122,7 +124,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("ends", ENDS)
-def test_a_fact_that_ends_the_process_is_hidden_and_only_open_questions_need_another(
+def test_a_fact_that_kills_the_process_is_hidden_and_open_probes_use_a_new_process(
     ends: str, abacus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statement, processes, hidden = ENDS[ends]

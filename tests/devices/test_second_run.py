@@ -38,7 +38,7 @@ def seen(**changed: Any) -> Observation:
     ],
     ids=repr,
 )
-def test_what_has_the_bits_of_the_first_run_agrees(changed: dict[str, Any]) -> None:
+def test_a_second_run_with_equal_bits_agrees(changed: dict[str, Any]) -> None:
     assert agree(seen(), seen(**changed))
 
 
@@ -57,7 +57,7 @@ def test_what_has_the_bits_of_the_first_run_agrees(changed: dict[str, Any]) -> N
     ],
     ids=repr,
 )
-def test_what_differs_anywhere_does_not_agree(changed: dict[str, Any]) -> None:
+def test_a_second_run_with_any_difference_does_not_agree(changed: dict[str, Any]) -> None:
     assert not agree(seen(), seen(**changed))
 
 

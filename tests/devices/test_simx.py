@@ -36,7 +36,7 @@ def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_all_in_on_simx_passes_in_a_process_that_has_loaded_it() -> None:
+def test_the_simx_tests_pass_in_a_process_that_has_loaded_simx() -> None:
     """`python -m pytest -p gradconform.plugins.devices.simx tests/devices/on_simx` is the way to run some of it."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", SIMX, str(HERE / "on_simx")],
@@ -51,7 +51,7 @@ def test_all_in_on_simx_passes_in_a_process_that_has_loaded_it() -> None:
     assert not {"skipped", "deselected", "xfailed"} & set(done.stdout.split())
 
 
-def test_a_process_ends_well_after_a_backward_and_has_the_indices_it_asked_for() -> None:
+def test_a_process_exits_cleanly_after_a_backward_and_has_the_requested_indices() -> None:
     done = python(BACKWARD, SIMX_DEVICES="3")
     assert (done.returncode, done.stdout) == (0, "3 [[4.0, 4.0], [4.0, 4.0]]\n"), done.stderr
 
@@ -79,7 +79,7 @@ def test_an_operation_can_hang_while_other_threads_run() -> None:
     assert "_engine_run_backward" in done.stderr
 
 
-def test_a_process_can_abort_when_all_is_done() -> None:
+def test_a_process_can_abort_at_exit() -> None:
     done = python(BACKWARD, SIMX_ABORT_AT_EXIT="1")
     assert (done.returncode, done.stdout) == (-signal.SIGABRT, "2 [[4.0, 4.0], [4.0, 4.0]]\n")
 
@@ -97,14 +97,14 @@ def test_a_process_can_abort_when_all_is_done() -> None:
     ],
     ids=["value", "name", "compiler"],
 )
-def test_what_keeps_it_from_loading_is_told(variables: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_load_is_reported(variables: dict[str, str], message: str, tmp_path: Path) -> None:
     done = python(f"import {SIMX}", **{name: value.format(folder=tmp_path) for name, value in variables.items()})
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
     assert all(value in done.stderr.splitlines()[-1] for name, value in variables.items() if name == "CXX")
 
 
-def test_a_process_that_has_another_such_device_keeps_it() -> None:
+def test_loading_simx_fails_if_the_process_has_another_such_device() -> None:
     done = python(f"import torch; torch.utils.rename_privateuse1_backend('npu'); import {SIMX}")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("torch has room for one such device, and this process has 'npu'")

@@ -52,7 +52,7 @@ def test_the_cpu_shows_every_fact(fact: str) -> None:
     assert shows(torch.device("cpu"), fact)
 
 
-def test_views_of_one_memory_have_one_place_and_their_own_starts() -> None:
+def test_views_of_one_memory_have_the_same_place_and_different_starts() -> None:
     whole = torch.zeros(4, 3)
     assert place_of(whole) == place_of(whole[2]) == address_of(whole)
     assert start_of(whole[2]) - start_of(whole) == 2 * 3 * 4
@@ -66,7 +66,7 @@ def test_a_sparse_tensor_has_a_place_and_no_address() -> None:
 
 
 @pytest.mark.usefixtures("hidden")
-def test_what_a_device_hides_is_not_asked() -> None:
+def test_a_hidden_fact_of_a_device_is_not_read() -> None:
     tensor = torch.zeros(3, device="meta").as_subclass(Silent)
     assert address_of(tensor) is None
     assert start_of(tensor) == place_of(tensor) == id(tensor)
@@ -78,7 +78,7 @@ def test_a_tensor_without_values_has_no_address() -> None:
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_two_tensors_of_one_memory_are_known_by_a_write_where_there_is_no_address(
+def test_without_addresses_shared_memory_is_detected_by_a_write(
     monkeypatch: pytest.MonkeyPatch, *, shown: bool
 ) -> None:
     if not shown:
@@ -94,7 +94,7 @@ def test_two_tensors_of_one_memory_are_known_by_a_write_where_there_is_no_addres
     assert repeated.tolist() == [[0.0] * 3] * 2
 
 
-def test_tensors_without_an_address_have_one_shared_place() -> None:
+def test_all_tensors_without_an_address_have_the_same_shared_place() -> None:
     whole = torch.zeros(4, 3)
     assert shared_place_of(whole[1]) == shared_place_of(whole) != shared_place_of(whole.clone())
     hidden = torch.zeros(3, device="meta")

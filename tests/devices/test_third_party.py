@@ -15,7 +15,7 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 HERE = ("--device", "abacus", "--device-plugin", "abacus")
 
 
-def test_a_run_judges_it_and_the_report_has_its_preflight(abacus: Path, process: Process) -> None:
+def test_a_run_judges_a_third_party_device_and_reports_its_pre_flight(abacus: Path, process: Process) -> None:
     done = process(
         "gradconform", "run", "reference-split", *HERE, "--dtype", "all",
         "--checks", "full.gradients.mlp,split.gradients.dropout", "--json", "out.json",
@@ -31,7 +31,7 @@ def test_a_run_judges_it_and_the_report_has_its_preflight(abacus: Path, process:
     assert "pre-flight" not in done.stdout  # nothing is amiss
 
 
-def test_the_doctor_shows_it_and_what_it_gets_wrong(abacus: Path, process: Process) -> None:
+def test_doctor_shows_a_third_party_device_and_its_failed_pre_flight(abacus: Path, process: Process) -> None:
     text = (abacus / "abacus.py").read_text(encoding="utf-8")
     mixing = '        raise RuntimeError(f"{op} got tensors on abacus and on the CPU")\n'
     assert mixing in text
@@ -45,7 +45,7 @@ def test_the_doctor_shows_it_and_what_it_gets_wrong(abacus: Path, process: Proce
     assert "targets" not in done.stdout
 
 
-def test_without_its_plugin_it_is_refused_with_the_call_that_failed(process: Process) -> None:
+def test_without_its_plugin_the_device_is_refused_with_the_call_that_failed(process: Process) -> None:
     done = process("gradconform", "run", "reference-split", "--device", "cpu,abacus")
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr.startswith(
@@ -56,7 +56,7 @@ def test_without_its_plugin_it_is_refused_with_the_call_that_failed(process: Pro
 
 
 @pytest.mark.slow
-def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, process: Process) -> None:
+def test_a_third_party_device_gives_the_same_results_with_and_without_workers(abacus: Path, process: Process) -> None:
     test = "def test_device(gradconform_device): assert gradconform_device.type == 'abacus'"
     (abacus / "test_device.py").write_text(test, encoding="utf-8")
     seen: list[Any] = []
@@ -75,7 +75,7 @@ def test_results_are_the_same_in_one_process_and_in_workers(abacus: Path, proces
     assert seen[0] == seen[1]
 
 
-def test_a_device_that_only_this_process_knows_is_asked_here(abacus: Path, process: Process) -> None:
+def test_a_device_registered_only_in_this_process_is_probed_in_it(abacus: Path, process: Process) -> None:
     (abacus / "script.py").write_text(
         """
 import abacus
@@ -93,7 +93,7 @@ except ValueError as error:
     assert done.stdout == "['passed'] 11\n4 device 'nowhere' cannot be used:\n", done.stderr
 
 
-def test_a_device_that_comes_after_the_first_backward_is_refused_with_the_reason(
+def test_a_device_registered_after_the_first_backward_is_refused_with_the_reason(
     abacus: Path, process: Process
 ) -> None:
     (abacus / "late.py").write_text(
@@ -112,7 +112,7 @@ gradconform.check_stage_backward("autograd", device="abacus", device_plugins="ab
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("abacus")
-def test_a_check_that_ends_the_process_on_it_is_not_asked_and_one_check_can_be_replayed(process: Process) -> None:
+def test_a_check_that_would_kill_the_device_process_is_unsupported_in_replay(process: Process) -> None:
     raising, plain = "errors.surface.raising-hook-full", "full.gradients.mlp"
     done = process("gradconform", "replay", raising, "reference-split", *HERE)
     assert f"{raising}: unsupported" in done.stdout, (done.returncode, done.stdout, done.stderr)
@@ -123,7 +123,7 @@ def test_a_check_that_ends_the_process_on_it_is_not_asked_and_one_check_can_be_r
 
 @pytest.mark.parametrize("profile", ["quick", pytest.param("standard", marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("abacus")
-def test_the_contract_is_run_on_it_without_a_crash_a_failure_or_a_warning(profile: str, process: Process) -> None:
+def test_the_contract_runs_on_the_device_without_crash_failure_or_warning(profile: str, process: Process) -> None:
     done = process("gradconform", "run", "reference-split", *HERE, "--profile", profile)
     assert (done.returncode, done.stderr) == (5, "")  # no check of the area errors can be asked
     assert "none failed" in done.stdout

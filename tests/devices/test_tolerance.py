@@ -30,7 +30,7 @@ def stage_backward(stage_output, output_grads, input_values):
 @pytest.mark.parametrize(
     "given", [{"float32": 9.0}, lambda name: 9.0 if name == "float32" else None], ids=["mapping", "function"]
 )
-def test_an_object_has_it_as_a_mapping_or_a_function(given: Any) -> None:
+def test_a_device_object_sets_tolerances_by_a_mapping_or_a_function(given: Any) -> None:
     assert Device("cpu", SimpleNamespace(tolerance=given)).tolerances == {"float32": 9.0}
     assert Device("cpu", SimpleNamespace()).tolerances == {}
 
@@ -43,12 +43,12 @@ def test_an_object_has_it_as_a_mapping_or_a_function(given: Any) -> None:
         (lambda _: "wide", "tolerance 'float64' = 'wide'; expected a positive number"),
     ],
 )
-def test_what_is_none_is_refused(given: Any, told: str) -> None:
+def test_an_invalid_tolerance_is_refused(given: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         _ = Device("cpu", SimpleNamespace(tolerance=given)).tolerances
 
 
-def test_it_holds_meanwhile_and_a_hook_overrules_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_tolerance_applies_during_its_run_and_a_hook_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {})
     own = floor_factor(torch.float32), floor_factor(torch.bfloat16)
     override({"bfloat16": 5.0})
@@ -59,7 +59,7 @@ def test_it_holds_meanwhile_and_a_hook_overrules_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_the_command_judges_by_it_and_says_so(abacus: Path, process: Process) -> None:
+def test_the_command_uses_and_reports_the_device_tolerance(abacus: Path, process: Process) -> None:
     (abacus / "off.py").write_text(SLIGHTLY_OFF, encoding="utf-8")
     (abacus / "lenient.py").write_text(
         "import abacus\nfrom gradconform.devices import register_device\n"
@@ -80,7 +80,7 @@ def test_the_command_judges_by_it_and_says_so(abacus: Path, process: Process) ->
     assert seen == [{"cpu": "failed", "abacus": "failed"}, {"cpu": "failed", "abacus": "passed"}]
 
 
-def test_one_that_is_none_stops_a_run_before_it_begins(abacus: Path, process: Process) -> None:
+def test_an_invalid_device_tolerance_stops_the_run_before_it_starts(abacus: Path, process: Process) -> None:
     (abacus / "wrong.py").write_text(
         "import abacus\nfrom gradconform.devices import register_device\n"
         "class Wrong:\n    tolerance = {'float32': 0}\nregister_device('abacus', Wrong())\n",

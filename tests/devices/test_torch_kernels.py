@@ -31,13 +31,13 @@ ON_ITS_TORCH = pytest.mark.skipif(
 )
 
 
-def test_every_script_is_one_of_these() -> None:
+def test_every_script_in_the_folder_is_in_the_list() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(CONFIRMED)
 
 
 @ON_ITS_TORCH
 @pytest.mark.parametrize("name", CONFIRMED)
-def test_a_script_shows_what_it_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_exits_with_1_and_prints_expected_and_got(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with torch.random.fork_rng(devices=[]), pytest.raises(SystemExit) as ended:
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_a_script_shows_what_it_says(name: str, capsys: pytest.CaptureFixture[st
 
 
 @ON_ITS_TORCH
-def test_the_kernels_that_scripts_confirm_are_accused() -> None:
+def test_the_kernels_confirmed_by_scripts_fail() -> None:
     confirmed = {entry: kernel for several in CONFIRMED.values() for entry, kernel in several.items()}
     options = {"operation": list(confirmed), "oracle": "layout", "checks": "ops.layout.*", "profile": "quick"}
     report = check_stage_backward("reference-split", **options)

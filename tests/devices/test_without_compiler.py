@@ -62,7 +62,7 @@ def run(code: str, device: str) -> str:
 
 
 @pytest.mark.parametrize("device", ["lazy", "simpy"])
-def test_it_computes_what_the_cpu_computes(device: str) -> None:
+def test_the_device_computes_the_same_as_the_cpu(device: str) -> None:
     assert run(OWN_WAYS, device) == f"[[0.0, 0.0], [3.0, 3.0]] {device} refused\n"
 
 
@@ -74,7 +74,7 @@ def test_it_computes_what_the_cpu_computes(device: str) -> None:
         ("simpy", ("Could not run 'aten::_thnn_fused_lstm_cell'", "convolution_overrideable not implemented")),
     ],
 )
-def test_the_right_split_backward_is_accused_of_nothing(device: str, limits: tuple[str, ...]) -> None:
+def test_the_right_split_backward_has_no_failure(device: str, limits: tuple[str, ...]) -> None:
     results: list[Any] = json.loads(run(JUDGED, device))
     count = Counter(status for _, status, _ in results)
     assert set(count) == {"passed", "unsupported"}

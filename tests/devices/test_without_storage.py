@@ -40,7 +40,7 @@ def judged(folder: Path, process: Process, *arguments: str, **variables: str) ->
         pytest.param({"PEBBLE_CRASHES": "1"}, id="ends the process", marks=pytest.mark.slow),
     ],
 )
-def test_a_device_is_not_accused_of_what_its_tensors_do_not_show(
+def test_facts_that_device_tensors_hide_are_not_reported_as_failures(
     variables: dict[str, str], tmp_path: Path, process: Process
 ) -> None:
     report = judged(tmp_path, process, "--checks", CHECKS, **variables)
@@ -55,13 +55,13 @@ def test_a_device_is_not_accused_of_what_its_tensors_do_not_show(
     assert not probe["facts"]["shows_address"]
 
 
-def test_the_doctor_says_what_is_not_found_there(process: Process) -> None:
+def test_doctor_names_the_defects_that_cannot_be_found_on_the_device(process: Process) -> None:
     done = process("gradconform", "doctor", *HERE)
     assert "its tensors show no address, so gradients that share memory are not found" in " ".join(done.stdout.split())
 
 
 @pytest.mark.slow
-def test_the_quick_profile_passes_but_for_what_the_device_cannot_do(tmp_path: Path, process: Process) -> None:
+def test_the_quick_profile_passes_except_for_features_the_device_lacks(tmp_path: Path, process: Process) -> None:
     report = judged(tmp_path, process, "--profile", "quick")
     counts = Counter(result["status"] for result in report["results"])
     assert counts["passed"] >= len(report["results"]) - 10, counts
@@ -73,7 +73,7 @@ def test_the_quick_profile_passes_but_for_what_the_device_cannot_do(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_what_shares_memory_is_right_without_addresses(tmp_path: Path, process: Process) -> None:
+def test_trials_with_shared_memory_pass_without_addresses(tmp_path: Path, process: Process) -> None:
     # Two parameters on one memory after a change in place; output gradients that W reads after the caller wrote over
     # them; slopes along an argument whose elements are at one address.
     checks = ("space.full.ragged-mb-1", "space.split.state-1", "space.full.same-arguments-1")
@@ -92,7 +92,7 @@ def test_checks_that_replace_data_are_unsupported_if_the_old_values_stay(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_of_it_is_named(tmp_path: Path, process: Process) -> None:
+def test_a_wrong_kernel_of_the_device_is_named(tmp_path: Path, process: Process) -> None:
     text = (tmp_path / "pebble.py").read_text(encoding="utf-8")
     found = "    found = func(*called[0], **called[1])\n"
     assert found in text
@@ -107,7 +107,7 @@ def test_a_wrong_kernel_of_it_is_named(tmp_path: Path, process: Process) -> None
 
 
 @pytest.mark.slow
-def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, process: Process) -> None:
+def test_an_error_in_the_kits_own_code_is_a_kit_error(tmp_path: Path, process: Process) -> None:
     text = (tmp_path / "pebble.py").read_text(encoding="utf-8")
     broken = "from gradconform.reference import gradients\n\ngradients.shared_place_of = int  # raises for several"
     (tmp_path / "pebble.py").write_text(f"{text}\n{broken}\n", encoding="utf-8")
@@ -126,7 +126,7 @@ def test_what_the_kits_own_code_raises_is_an_error_of_the_kit(tmp_path: Path, pr
         ("PEBBLE_CRASHES_IF_COUNTED", "its counter of memory ends the process, so memory is not counted"),
     ],
 )
-def test_a_watch_that_ends_the_process_is_switched_off_and_reported(
+def test_a_watch_that_kills_the_process_is_switched_off_and_reported(
     variable: str, sentence: str, tmp_path: Path, process: Process
 ) -> None:
     report = judged(tmp_path, process, "--checks", "full.gradients.mlp,split.gradients.mlp", **{variable: "1"})
@@ -137,7 +137,7 @@ def test_a_watch_that_ends_the_process_is_switched_off_and_reported(
 
 
 @pytest.mark.slow
-def test_a_wrong_operation_that_cannot_be_seen_is_still_the_devices(tmp_path: Path, process: Process) -> None:
+def test_a_wrong_operation_that_cannot_be_watched_is_still_a_device_error(tmp_path: Path, process: Process) -> None:
     wrong = {"PEBBLE_CRASHES_IF_SEEN": "1", "PEBBLE_WRONG": "aten::threshold_backward"}
     report = judged(tmp_path, process, "--checks", "full.gradients.mlp", **wrong)
     (result,) = report["results"]

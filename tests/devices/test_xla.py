@@ -48,7 +48,7 @@ def test_the_right_split_passes_the_quick_profile(dtype: str, tmp_path: Path, pr
 
 @needs_it
 @pytest.mark.nightly
-def test_the_device_run_ends_with_a_verdict(tmp_path: Path, process: Process) -> None:
+def test_the_device_command_ends_with_a_verdict(tmp_path: Path, process: Process) -> None:
     done = process(
         "gradconform", "device", "xla", "--dtype", "float32", "--time-budget", "10m", "--json", "out.json",
         PJRT_DEVICE="CPU",

@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_points_to_an_existing_file_and_heading(page: Path) -> None:
     wrong = []
     for link in links(page):
         file, _, anchor = link.partition("#")
@@ -38,14 +38,14 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_address_has_the_form_of_one(page: Path) -> None:
+def test_every_web_link_has_a_valid_https_address(page: Path) -> None:
     for link in links(page):
         if "://" in link:
             parts = urlsplit(link)
             assert (parts.scheme, "." in parts.netloc) == ("https", True), link
 
 
-def test_every_page_of_the_site_stands_in_its_navigation() -> None:
+def test_every_page_of_the_site_is_in_its_navigation() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     named = re.findall(
         r"^(?:.*<)?([a-z-]+)>?$", "\n".join(re.findall(r"(?s)```\{toctree\}(.*?)```", index)), re.MULTILINE

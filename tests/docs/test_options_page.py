@@ -17,9 +17,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="u
 @pytest.mark.parametrize(
     ("column", "command"), [(0, ("-m", "gradconform", "run", "--help")), (1, ("-m", "pytest", "--help"))]
 )
-def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
-    column: int, command: tuple[str, ...]
-) -> None:
+def test_the_table_lists_exactly_the_existing_options(column: int, command: tuple[str, ...]) -> None:
     printed = subprocess.run([sys.executable, *command], capture_output=True, check=True, text=True).stdout
     options = {
         option
@@ -31,7 +29,7 @@ def test_every_option_of_the_table_exists_and_every_option_is_in_the_table(
     assert told - {"--collect-only"} == options - {"--help"}
 
 
-def test_the_table_says_of_each_option_of_a_run_what_the_one_list_says() -> None:
+def test_the_table_describes_each_run_option_as_the_option_list_does() -> None:
     rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in TEXT.splitlines() if line.startswith("| `")]
     told = {row[0].strip("`"): (row[1].strip("`"), row[2].replace("`", "")) for row in rows}
     for option in OPTIONS.values():

@@ -129,12 +129,12 @@ def test_words_are_counted_as_a_reader_counts_them() -> None:
     assert list(sentences("It is right; it is fast.")) == ["It is right; it is fast."]
 
 
-def test_listed_words_are_found_as_words_and_outside_of_code() -> None:
+def test_listed_words_are_found_as_whole_words_outside_code() -> None:
     assert list(listed("The tests told it apart.")) == [r"tell(?:s|ing)?|told", r"apart(?: from)?"]
     assert not listed("The stage tied-apart leaves `told` and tied-apart-reordered.")
 
 
-def test_prose_is_what_a_page_has_beside_tables_code_and_comments() -> None:
+def test_prose_excludes_tables_code_and_comments() -> None:
     page = "# A title\n\n<!-- no -->\nOne\nsentence. Two.\n\n    code\n\n- An item\n  of two lines.\n- B\n\n| a |\n"
     assert_expected_inline(
         "\n".join(prose(page)),

@@ -20,7 +20,7 @@ def test_the_page_has_a_row_for_each_training_step() -> None:
 
 
 @pytest.mark.parametrize(("runtime", "passed", "failed", "withheld"), TOTALS)
-def test_a_runtime_has_as_many_rows_as_its_totals_say(runtime: str, passed: str, failed: str, withheld: str) -> None:
+def test_the_rows_of_a_runtime_add_up_to_its_totals(runtime: str, passed: str, failed: str, withheld: str) -> None:
     assert int(passed) + int(failed) + int(withheld) == len(ROWS)
     if f"`{runtime}` passes every row, and no row names it." in PAGE:
         assert (int(passed), int(failed)) == (len(ROWS), 0)
@@ -31,6 +31,6 @@ def test_a_runtime_has_as_many_rows_as_its_totals_say(runtime: str, passed: str,
 
 
 @pytest.mark.parametrize(("number", "runtime", "steps"), SCRIPTS)
-def test_a_script_is_named_in_as_many_rows_as_it_says(number: str, runtime: str, steps: str) -> None:
+def test_a_script_is_named_in_the_stated_number_of_rows(number: str, runtime: str, steps: str) -> None:
     cells = [cell for _, _, failed in ROWS for cell in failed.split(", ") if cell.startswith(f"{runtime} ")]
     assert sum(f"[{number}]" in cell for cell in cells) == int(steps) > 0

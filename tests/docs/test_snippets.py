@@ -72,14 +72,14 @@ def quick(line: str) -> str:
 
 
 @pytest.mark.parametrize("page", sorted({one.page for one in SHELL}))
-def test_every_command_of_a_page_is_one_that_there_is(page: str) -> None:
+def test_every_command_of_a_page_exists(page: str) -> None:
     for block in SHELL:
         for words in block.commands() if block.page == page else ():
             if words[:1] == ["gradconform"]:
                 assert parser().parse_args(words[1:]).command.startswith("gradconform.cli.")
 
 
-def test_what_is_not_run_says_why() -> None:
+def test_every_skipped_snippet_gives_a_reason() -> None:
     assert [block for block in ALL if block.reason == ""] == []
 
 
@@ -110,7 +110,7 @@ def test_every_table_of_a_page_is_toml(page: str) -> None:
         ("a 1 b …c d …e", False),
     ],
 )
-def test_a_page_shows_what_is_printed_whatever_the_numbers(told: str, shown: bool) -> None:  # noqa: FBT001 (a case)
+def test_a_page_shows_the_printed_output_up_to_numbers(told: str, shown: bool) -> None:  # noqa: FBT001 (a case)
     assert shows(told, "a 1.5e-3 b\nc  d\n") is shown
 
 
@@ -208,7 +208,7 @@ def supposed(folder: Path, reports: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in TYPED if page.name not in ELSEWHERE], ids=lambda page: page.name)
-def test_a_page_leads_to_what_it_says(page: Path, tmp_path: Path, reports: Path) -> None:
+def test_a_page_shows_the_output_of_its_commands(page: Path, tmp_path: Path, reports: Path) -> None:
     supposed(tmp_path, reports)
     printed = ""
     for block in blocks(page):

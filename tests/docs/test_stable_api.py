@@ -30,7 +30,9 @@ def listed(start: str) -> set[str]:
     return set(re.findall(r"`([\w.]+)`", row.split("|")[1]))
 
 
-def test_fixtures_markers_hooks_and_entry_points_are_those_that_there_are(pytestconfig: pytest.Config) -> None:
+def test_the_page_lists_exactly_the_existing_fixtures_markers_hooks_and_entry_points(
+    pytestconfig: pytest.Config,
+) -> None:
     prefixes = ("gradconform_", "assert_")
     assert listed("fixtures") == {name for name in vars(fixtures) if name.startswith(prefixes)}
     markers = {line.partition(":")[0].partition("(")[0] for line in pytestconfig.getini("markers")}
@@ -41,7 +43,7 @@ def test_fixtures_markers_hooks_and_entry_points_are_those_that_there_are(pytest
     assert listed("entry points") <= set(groups)
 
 
-def test_every_public_name_is_on_the_page_of_the_library_or_here() -> None:
+def test_every_public_name_is_documented() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8") + PAGE
     assert [name for name in gradconform.__all__ if not re.search(rf"\b{name}\b", text)] == []
 

@@ -94,13 +94,13 @@ def _pack(content: bytes, name: str) -> None:
         archive.writestr("kit.json", json.dumps({name: ATTACK}))
 
 
-def test_every_command_that_reads_a_report_is_looked_at() -> None:
+def test_every_command_that_reads_a_report_is_tested() -> None:
     assert arguments.parser() is not None
     assert {words[0] for words in SHOWN.values()} | OTHER == set(COMMANDS)
 
 
 @pytest.mark.parametrize("sink", SHOWN)
-def test_no_text_of_a_report_does_anything_where_it_is_shown(files: Report, printed: Command, sink: str) -> None:
+def test_report_text_has_no_effect_in_any_output(files: Report, printed: Command, sink: str) -> None:
     out = printed(*SHOWN[sink])
     assert "--help" not in out
     assert unseen(out) == set()
@@ -113,13 +113,13 @@ def test_no_text_of_a_report_does_anything_where_it_is_shown(files: Report, prin
         assert json.loads(out)["new"]["target"] == dict(files.target)
 
 
-def test_texts_of_a_report_are_shown_at_all(files: Report, printed: Command) -> None:
+def test_fields_of_a_report_are_shown_in_the_outputs(files: Report, printed: Command) -> None:
     assert files.extra
     out = "".join(printed(*words) for words in SHOWN.values() if "html" not in words[1])
     assert len(set(re.findall(r"field\d+q", out))) > 200
 
 
-def test_a_line_is_one_line_whoever_has_named_the_target(files: Report, printed: Command) -> None:
+def test_a_target_name_cannot_start_a_new_line(files: Report, printed: Command) -> None:
     report = replace(files, results=[])
     lines = [*opening(report, [(ATTACK, ATTACK)], 100), *closing(report, 100, ATTACK)]
     assert len(lines) < 100
@@ -127,7 +127,7 @@ def test_a_line_is_one_line_whoever_has_named_the_target(files: Report, printed:
     assert [line for line in out.splitlines() if line.startswith(("VALID", "owned", "# VALID"))] == []
 
 
-def test_what_is_raised_for_a_library_is_fit_to_be_printed(files: Report) -> None:
+def test_an_exception_raised_by_the_library_is_safe_to_print(files: Report) -> None:
     with pytest.raises(NonConformingError) as caught:
         files.raise_if_failed()
     assert (unseen(str(caught.value)), commands(str(caught.value))) == (set(), [])
@@ -147,7 +147,7 @@ def changed(values: Any) -> Iterator[Any]:
         yield ATTACK
 
 
-def test_what_is_wrong_with_a_report_is_told_without_doing_it(hostile: Report, printed: Command) -> None:
+def test_errors_in_a_report_are_reported_without_any_effect(hostile: Report, printed: Command) -> None:
     small = replace(hostile, results=[next(result for result in hostile.results if result.status == "waived")])
     values = json.loads(small.to_json())
     values["results"][0]["findings"] = values["results"][0]["findings"][:1]

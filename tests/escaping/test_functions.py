@@ -25,7 +25,7 @@ READABLE = [
 
 
 @pytest.mark.parametrize("text", READABLE)
-def test_letters_of_every_script_and_the_kits_own_texts_stay(text: str) -> None:
+def test_letters_of_every_script_and_the_kits_own_texts_are_unchanged(text: str) -> None:
     assert escaping.printable(text) == text
     assert escaping.for_terminal(text) == text
     assert escaping.fenced(text) == f"```text\n{text}\n```"
@@ -41,12 +41,12 @@ def test_letters_of_every_script_and_the_kits_own_texts_stay(text: str) -> None:
         ("a ##vso[task.x]##[error] ###teamcity[x]", r"a \x23#vso[task.x]\x23#[error] #\x23#teamcity[x]"),
     ],
 )
-def test_what_does_something_is_shown_as_its_escape(text: str, shown: str) -> None:
+def test_control_characters_are_shown_escaped(text: str, shown: str) -> None:
     assert escaping.for_terminal(text) == shown
 
 
 @pytest.mark.parametrize("text", [ATTACK, TIGHT])
-def test_an_attack_does_nothing_in_any_sink_and_twice_is_once(text: str) -> None:
+def test_an_attack_has_no_effect_in_any_output_and_escaping_twice_changes_nothing(text: str) -> None:
     for sink in (escaping.for_terminal, escaping.line_for_terminal):
         assert (unseen(sink(text)), commands(sink(text))) == (set(), [])
         assert sink(sink(text)) == sink(text)
@@ -59,7 +59,7 @@ def test_an_attack_does_nothing_in_any_sink_and_twice_is_once(text: str) -> None
         assert (unseen(shown), list(alive_in_markdown(shown))) == (set(), [])
 
 
-def test_json_keeps_every_value_and_commands_nobody() -> None:
+def test_json_keeps_every_value_and_contains_no_command() -> None:
     values = {ATTACK: [ATTACK, "\\##vso[x]", "##[y]"]}
     shown = escaping.for_json(json.dumps(values))
     assert json.loads(shown) == values
@@ -67,18 +67,18 @@ def test_json_keeps_every_value_and_commands_nobody() -> None:
 
 
 @pytest.mark.parametrize("page", ["contract.md", "space.md", "limits.md", "implementations.md"])
-def test_pages_of_the_kit_are_printed_as_they_are(page: str) -> None:
+def test_pages_of_the_kit_are_printed_unchanged(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert escaping.for_terminal(text) == text
 
 
-def test_the_style_and_the_script_of_a_page_are_printed_as_they_are() -> None:
+def test_the_style_and_the_script_of_a_page_are_printed_unchanged() -> None:
     for path in (ROOT / "conformance/report/page/templates").iterdir():
         text = path.read_text(encoding="utf-8")
         assert escaping.for_terminal(text) == text, path
 
 
-def test_what_is_typed_is_told_as_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_typed_arguments_are_escaped_in_messages(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([ATTACK], ["run", "torch", ATTACK], ["compare", ATTACK, "x"], ["run", ATTACK, "--dtype", ATTACK]):
         assert main(words) == 2
         told = "".join(capsys.readouterr())
@@ -104,7 +104,7 @@ def test_only_a_few_modules_write_to_a_stream() -> None:
     }
 
 
-def test_lines_of_a_process_are_passed_on_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_process_are_forwarded_whole_and_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     printed = Printed(os.fdopen(reading, "rb"), "stdout", passed_on=True)
     for part in (b"\n:", b":error::x\na\r1%\r2%\r\n##vs", b"o[task]\n\n\xe2\x80", b"\xae", b"x" * 9000, b"\x1bc end"):

@@ -56,7 +56,7 @@ def harmless(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["Attack", "at_once"])
-def test_what_a_target_is_called_and_raises_is_told_as_text(
+def test_the_name_and_exception_of_a_target_are_printed_as_text(
     target: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     code = main(["run", "--no-isolation", f"{target.name}:{name}", "--checks", CHECK, "--json", "report.json"])
@@ -66,7 +66,7 @@ def test_what_a_target_is_called_and_raises_is_told_as_text(
     assert "\\x1b]0;owned\\x07" in told
 
 
-def test_what_a_target_prints_is_passed_on_as_text_and_kept_in_the_report(target: Path) -> None:
+def test_output_of_a_target_is_forwarded_as_text_and_kept_in_the_report(target: Path) -> None:
     target.write_text(TARGET.replace("LOUD = False", "LOUD = True"), encoding="utf-8")
     command = [sys.executable, "-m", "gradconform", "run", f"{target.name}:Attack", "--checks", CHECK]
     done = subprocess.run([*command, "--json", "report.json"], capture_output=True, check=False)
@@ -76,7 +76,7 @@ def test_what_a_target_prints_is_passed_on_as_text_and_kept_in_the_report(target
     assert json.loads(Path("report.json").read_text(encoding="utf-8"))["target"]["name"] == ATTACK
 
 
-def test_pytest_and_its_junit_xml_tell_it_as_text(target: Path, pytester: pytest.Pytester) -> None:
+def test_pytest_and_its_junit_xml_show_target_text_as_text(target: Path, pytester: pytest.Pytester) -> None:
     (pytester.path / "attack.py").write_text(target.read_text(encoding="utf-8"), encoding="utf-8")
     done = pytester.runpytest(
         "--gradconform=attack.py:Attack", f"--gradconform-checks={CHECK}", "--junitxml=out.xml", "-rA"
@@ -91,9 +91,7 @@ def test_pytest_and_its_junit_xml_tell_it_as_text(target: Path, pytester: pytest
 
 
 @pytest.mark.parametrize("name", ["check", "verdict", "reason", "issue", "owner", "expires", "when", "unknown"])
-def test_what_is_wrong_with_a_waiver_is_told_as_text(
-    target: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_errors_in_a_waiver_are_reported_as_text(target: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     entry = {"check": "a.b", "verdict": "error", "reason": "r", "issue": "i", "owner": "o", "expires": "2000-01-01"}
     lines = [f"{key} = {json.dumps(value)}" for key, value in {**entry, name: ATTACK}.items()]
     text = "\n".join(["[[waiver]]", *lines, f"{json.dumps('key' + ATTACK)} = 1"])
@@ -105,7 +103,7 @@ def test_what_is_wrong_with_a_waiver_is_told_as_text(
     assert harmless(told)
 
 
-def test_names_in_an_archive_are_told_as_text(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_an_archive_are_reported_as_text(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert target.is_file()
     for name in (ATTACK, "statement.json"):
         with zipfile.ZipFile("bundle.zip", "w") as archive:
@@ -114,7 +112,9 @@ def test_names_in_an_archive_are_told_as_text(target: Path, capsys: pytest.Captu
         assert harmless("".join(capsys.readouterr()))
 
 
-def test_of_a_text_that_fills_a_memory_the_beginning_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlong_text_of_a_target_is_cut_after_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     long = TARGET.replace("raise ValueError(ATTACK)", "raise UnsupportedError('x' * 3_000_000)")
     long = "from gradconform.adapter import UnsupportedError\n" + long.replace("= ATTACK,", "= 'long',")

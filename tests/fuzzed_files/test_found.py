@@ -22,7 +22,7 @@ from .damage import archive
 Valid = Callable[[], dict[str, bytes]]
 
 
-def test_records_of_a_run_without_its_options_cannot_be_gone_on_with(
+def test_records_without_the_options_of_the_run_cannot_be_resumed(
     valid: Valid, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header, *others = valid()["cut.ndjson"].splitlines()
@@ -36,7 +36,7 @@ def test_records_of_a_run_without_its_options_cannot_be_gone_on_with(
         assert "cannot continue 'odd.ndjson': it records no target" in capsys.readouterr().err
 
 
-def test_a_report_with_options_of_another_kit_is_shown_without_the_command_that_repeats_a_check(
+def test_a_report_with_unknown_options_is_shown_without_a_reproduce_command(
     valid: Valid, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = json.loads(valid()["failed.json"])
@@ -54,26 +54,26 @@ def test_a_report_with_options_of_another_kit_is_shown_without_the_command_that_
     "odd",
     [{"waivers": 5}, {"waivers": [1]}, {"shard": 5}, {"shard": [1]}, {"dtype": 3}, {"checks": {}}, {"device": [1]}],
 )
-def test_options_that_no_run_has_written_are_refused(odd: dict[str, object]) -> None:
+def test_options_of_an_invalid_type_are_refused(odd: dict[str, object]) -> None:
     written = RunOptions(target="torch").to_json()
     assert RunOptions.from_json(written) == RunOptions(target="torch")
     with pytest.raises(ValueError, match="expected"):
         RunOptions.from_json({**written, **odd})
 
 
-def test_a_path_that_is_none_is_refused() -> None:
+def test_a_path_that_is_not_text_is_refused() -> None:
     with pytest.raises(SelectionError, match="expected the path of a file, got 5"):
         RunOptions(target="torch", waivers=5)  # type: ignore[arg-type] # what is asked
 
 
-def test_several_values_of_one_that_pytest_reads_from_a_file_are_refused(pytester: pytest.Pytester) -> None:
+def test_several_values_for_a_single_value_ini_option_are_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\ngradconform_json = ["a.json"]\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines("ERROR: gradconform_json: expected one value, got ['a.json']")
 
 
-def test_a_list_of_the_kits_files_that_utf_8_cannot_hold_is_not_the_kits(
+def test_a_file_list_that_utf_8_cannot_encode_does_not_match_the_kit(
     valid: Valid, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = {**unpacked("bundle.zip", valid()["bundle.zip"]), "kit.json": json.dumps({"\ud800": "0"}).encode()}
@@ -87,7 +87,7 @@ def test_a_list_of_the_kits_files_that_utf_8_cannot_hold_is_not_the_kits(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems name no file by any bytes")
-def test_a_target_may_be_named_by_bytes_that_are_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_name_may_be_bytes_that_are_not_utf_8(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(b"odd\xff.py")
     Path(name).write_bytes(valid()["right.py"])
     assert main(["run", name, "--no-isolation", "--checks", "full.gradients.mlp"]) == 5
@@ -97,7 +97,7 @@ def test_a_target_may_be_named_by_bytes_that_are_no_text(valid: Valid, capsys: p
     assert (done.returncode, done.stdout[:5]) == (0, "right"), done.stderr
 
 
-def test_a_result_of_another_sort_is_refused_before_a_run_goes_on(
+def test_an_invalid_result_in_the_records_is_refused_before_a_run_resumes(
     valid: Valid, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = valid()["cut.ndjson"].replace(b'"repeats_bit_equal":null', b'"repeats_bit_equal":[true]', 1)
@@ -110,7 +110,7 @@ def test_a_result_of_another_sort_is_refused_before_a_run_goes_on(
     assert Path("odd.ndjson").read_bytes() == held
 
 
-def test_waivers_that_are_nested_too_deep_are_told(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+def test_waivers_that_are_nested_too_deep_are_refused(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
     valid()
     Path("deep.toml").write_text(f"waiver = {'[' * 100_000}")
     assert main(["run", "wrong.py", "--list", "--waivers", "deep.toml"]) == 2
@@ -133,7 +133,9 @@ def test_waivers_that_are_nested_too_deep_are_told(valid: Valid, capsys: pytest.
         "pipeline {}.py",
     ],
 )
-def test_a_name_that_no_file_can_have_is_told(way: str, valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_file_name_is_reported_without_a_traceback(
+    way: str, valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
     valid()
     assert main(way.format("n" * 3000).split()) == 2
     told = capsys.readouterr().err
@@ -143,14 +145,14 @@ def test_a_name_that_no_file_can_have_is_told(way: str, valid: Valid, capsys: py
 
 
 @pytest.mark.parametrize("name", ["n" * 3000, r"n\u0000n"])
-def test_a_report_under_a_name_that_no_file_can_have_is_refused_by_pytest(name: str, pytester: pytest.Pytester) -> None:
+def test_pytest_refuses_a_report_with_an_impossible_file_name(name: str, pytester: pytest.Pytester) -> None:
     pytester.makepyprojecttoml(f'[tool.pytest.ini_options]\ngradconform_json = "{name}"\n')
     run = pytester.runpytest_inprocess("--collect-only")
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines("ERROR: --gradconform-json: cannot write '*n': *")
 
 
-def test_options_that_are_no_numbers_are_left_out_of_sentences(
+def test_options_that_are_not_numbers_are_omitted_from_sentences(
     valid: Valid, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = json.loads(valid()["whole.json"])
@@ -160,7 +162,7 @@ def test_options_that_are_no_numbers_are_left_out_of_sentences(
     assert "right.py" in capsys.readouterr().out
 
 
-def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_contract_version_with_a_thousand_digits_is_refused(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
     values = {**json.loads(valid()["whole.json"]), "contract": f"{'9' * 1000}.0"}
     Path("odd.json").write_text(json.dumps(values))
     for way in ("compare odd.json odd.json", "bundle odd.json -o made.zip", "report odd.json --html -"):
@@ -168,7 +170,9 @@ def test_a_contract_of_a_thousand_digits_is_none(valid: Valid, capsys: pytest.Ca
         assert "odd.json: contract: expected text of the form" in capsys.readouterr().err
 
 
-def test_entries_are_added_beside_one_whose_check_is_no_text(valid: Valid, capsys: pytest.CaptureFixture[str]) -> None:
+def test_waivers_are_added_next_to_an_entry_whose_check_is_not_text(
+    valid: Valid, capsys: pytest.CaptureFixture[str]
+) -> None:
     valid()
     Path("odd.toml").write_text('[[waiver]]\ncheck = ["full.gradients.mlp"]\nverdict = "mismatch"\n')
     assert main(["waivers", "add", "--from", "failed.json", "--waivers", "odd.toml"]) == 0

@@ -124,7 +124,7 @@ def forget_peak() -> None:
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of what has failed, which it would hide
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("name", WAYS)
-def test_a_damaged_file_is_told_or_read(
+def test_a_damaged_file_is_read_or_its_error_is_reported(
     name: str, examples: int, valid: Callable[[], Kept], capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = valid()
@@ -192,7 +192,7 @@ def configurations(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_a_damaged_configuration_is_told_or_read(
+def test_a_damaged_configuration_is_read_or_its_error_is_reported(
     examples: int, valid: Callable[[], Kept], pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = valid()

@@ -119,7 +119,7 @@ def folder_of(module: str) -> str:
     return next(str(one) for one in (folder, *folder.parents) if str(one) in floors)
 
 
-def test_the_table_names_every_folder_that_is_there_and_no_other() -> None:
+def test_the_table_lists_exactly_the_existing_folders() -> None:
     found = {path.parent.relative_to(ROOT) for path in graph().modules.values()}
     rooms = {
         f"conformance/{folder.parts[1]}" for folder in found if folder.parts[0] == "conformance" and folder.parts[1:]
@@ -156,7 +156,7 @@ def length(module: str) -> int:
     return len(graph().modules[module].read_text(encoding="utf-8").splitlines())
 
 
-def test_the_page_lists_the_small_modules_with_one_importer_with_a_true_reason() -> None:
+def test_the_page_lists_small_modules_with_one_importer_and_a_true_reason() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|`]+) \| (`[\w.]+`(?:, `[\w.]+`)*) \|$", text, re.MULTILINE)
     listed = {reason: [f"gradconform.{name}" for name in re.findall(r"[\w.]+", names)] for reason, names in rows}
@@ -170,7 +170,7 @@ def test_the_page_lists_the_small_modules_with_one_importer_with_a_true_reason()
         assert {edge.late for edge in graph().within() if edge.imported == name} == {True}, name
 
 
-def test_the_page_is_short_and_each_path_that_it_names_is_there() -> None:
+def test_the_page_is_short_and_each_path_it_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 130
     paths = re.findall(r"`((?:conformance|fixtures|reference|plugins|tests|docs|benchmarks)/[\w/.-]*)`", text)
@@ -178,14 +178,14 @@ def test_the_page_is_short_and_each_path_that_it_names_is_there() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_no_module_is_loose_in_a_folder_that_has_a_plan() -> None:
+def test_structured_folders_have_no_modules_at_their_root() -> None:
     loose = {path.name for path in (ROOT / "plugins").glob("*.py")} | {
         p.name for p in (ROOT / "tests").glob("test_*.py")
     }
     assert loose == {"__init__.py"}
 
 
-def test_a_folder_imports_only_from_floors_below_its_own() -> None:
+def test_a_folder_imports_only_from_lower_floors() -> None:
     floors = listed_floors()
     wrong = [
         f"{edge.module}:{edge.line} imports {edge.imported}"
@@ -205,7 +205,7 @@ ABOVE = {
 }
 
 
-def test_there_is_no_circle_of_imports() -> None:
+def test_there_are_no_import_cycles() -> None:
     before: dict[str, set[str]] = {}
     for edge in graph().within():
         if edge.module != "gradconform":
@@ -220,7 +220,7 @@ def test_there_is_no_circle_of_imports() -> None:
 AT_PYTESTS_START = {f"gradconform.plugins.pytest.{name}" for name in ("plugin", "reporter", "fixtures")}
 
 
-def test_an_import_is_late_only_where_it_spares_a_start_what_is_slow() -> None:
+def test_functions_import_only_slow_modules() -> None:
     wrong = [
         f"{edge.module}:{edge.line} imports {edge.imported} late"
         for edge in graph().edges
@@ -230,5 +230,5 @@ def test_an_import_is_late_only_where_it_spares_a_start_what_is_slow() -> None:
     assert wrong == []
 
 
-def test_nothing_imports_a_test_or_a_benchmark() -> None:
+def test_no_module_imports_a_test_or_a_benchmark() -> None:
     assert {edge.imported.partition(".")[0] for edge in graph().edges} & {"tests", "benchmarks"} == set()

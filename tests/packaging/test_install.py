@@ -21,21 +21,21 @@ def installed(request: pytest.FixtureRequest) -> object:
     return request.getfixturevalue(request.param)
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"gradconform/py.typed", "gradconform/tolerances.toml"} <= set(names)
     assert [name for name in names if not name.startswith(("gradconform/", "gradconform-"))] == []
 
 
 @pytest.mark.slow
-def test_the_checkout_is_out_of_reach(installed: Environment) -> None:
+def test_the_installed_kit_does_not_use_the_checkout(installed: Environment) -> None:
     code = "import gradconform, gradconform.fixtures as f, sys; print(gradconform.__file__, f.__file__, *sys.path)"
     done = installed.run("python", "-c", code)
     assert done.returncode == 0, done.stdout
     assert str(ROOT) not in done.stdout
 
 
-def test_the_declared_dependencies_are_met(installed: Environment) -> None:
+def test_the_declared_dependencies_are_installed(installed: Environment) -> None:
     done = installed.run("python", "-m", "pip", "check")  # it speaks of other distributions as well
     assert [line for line in done.stdout.splitlines() if line.startswith("gradconform ")] == []
 
@@ -52,7 +52,7 @@ def test_the_command_runs_in_an_empty_folder(installed: Environment) -> None:
     assert "conforms" in done.stdout
 
 
-def test_the_installed_package_is_typed_and_has_its_data(installed: Environment) -> None:
+def test_the_installed_package_has_its_type_marker_and_data(installed: Environment) -> None:
     code = (
         "from importlib.resources import files as f; r = f('gradconform'); "
         "print(r.joinpath('py.typed').is_file(), r.joinpath('tolerances.toml').is_file())"
@@ -60,7 +60,7 @@ def test_the_installed_package_is_typed_and_has_its_data(installed: Environment)
     assert installed.run("python", "-c", code).stdout.split() == ["True", "True"]
 
 
-def test_an_installed_kit_knows_its_own_hashes_and_sees_a_file_that_was_altered(from_wheel: Environment) -> None:
+def test_an_installed_kit_hashes_its_files_and_detects_a_changed_one(from_wheel: Environment) -> None:
     ask = (
         "from gradconform.files.kit_files import altered_since_installation as a, kit_sha256; print(kit_sha256(), a())"
     )

@@ -56,7 +56,7 @@ def test_every_folder_with_modules_has_an_init() -> None:
     assert {str(folder.relative_to(ROOT)) for folder in modules} == set(folders().values())
 
 
-def test_what_is_no_module_is_package_data(setuptools_table: dict[str, Any]) -> None:
+def test_every_file_that_is_not_a_module_is_package_data(setuptools_table: dict[str, Any]) -> None:
     data = {
         path.relative_to(ROOT).as_posix()
         for top in TOP
@@ -119,7 +119,7 @@ def imported(module: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_dependencies_between_the_folders_point_one_way(folder: str) -> None:
+def test_folders_import_only_allowed_folders(folder: str) -> None:
     seen = []
     for module in sorted((ROOT / folder).rglob("*.py")):
         if module.match(OFFERED):

@@ -40,7 +40,7 @@ def run_tables(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("part", sorted(PARTS - {"runs"}))  # which is measured in part, and says so
-def test_a_table_was_measured_in_full_and_says_when_and_with_what(part: str) -> None:
+def test_a_table_was_measured_in_full_with_date_and_machine(part: str) -> None:
     block = blocks(LIMITS)[part]
     assert re.search(f"{MEASURED}{part}`", block)
     dtypes = ["float64", "float32", "bfloat16", "float16"]
@@ -50,7 +50,7 @@ def test_a_table_was_measured_in_full_and_says_when_and_with_what(part: str) -> 
         assert all(re.fullmatch(r"(\d+) of \1", row[1]) for row in rows(block))  # every fault that was tried
 
 
-def test_none_of_twenty_thousand_right_trials_is_accused_in_any_dtype() -> None:
+def test_none_of_twenty_thousand_right_trials_fails_in_any_dtype() -> None:
     found = blocks(LIMITS)
     assert {(row[0], row[1]) for row in rows(found["false-alarms"])} == {
         (target, dtype)
@@ -60,33 +60,33 @@ def test_none_of_twenty_thousand_right_trials_is_accused_in_any_dtype() -> None:
     assert {tuple(row[2:4]) for row in rows(found["false-alarms"])} == {("20,000", "0")}
 
 
-def test_every_value_has_a_fault_and_no_row_without_the_values_of_a_fault_shows_it() -> None:
+def test_every_value_has_a_fault_that_only_rows_with_its_values_show() -> None:
     found = rows(blocks(LIMITS)["dimensions"])
     assert [row[0] for row in found] == [dimension.name for dimension in DIMENSIONS["split"]]
     assert all(row[1] and row[3] == "none" and row[4] == "0" for row in found)
 
 
-def test_the_page_of_verdicts_tells_of_the_self_test_what_was_measured() -> None:
+def test_the_verdicts_page_has_the_measured_self_test_numbers() -> None:
     (row,) = [row for row in rows(blocks(LIMITS)["selftest"]) if row[0] == "float32"]
     told = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     assert f"{row[1]} faults killed, {row[3]} right variants clean" in told
     assert f"it took {row[7].removesuffix(' s')} seconds" in told
 
 
-def test_the_tolerances_cite_the_errors_that_are_found() -> None:
+def test_the_tolerances_cite_the_measured_errors() -> None:
     comments = (ROOT / "conformance" / "tolerances.toml").read_text(encoding="utf-8")
     assert "benchmarks/tables.py --only sensitivity" in comments
     for dtype, _, uniform, _ in rows(blocks(LIMITS)["sensitivity"]):
         assert f"{uniform} in {dtype}" in " ".join(comments.replace("#", "").split())
 
 
-def test_the_plot_is_there_and_shows_every_dtype() -> None:
+def test_the_plot_exists_and_shows_every_dtype() -> None:
     assert "](sensitivity.svg)" in blocks(LIMITS)["sensitivity"]
     text = " ".join(ET.parse(LIMITS.with_name("sensitivity.svg")).getroot().itertext())  # noqa: S314 (of this repository)
     assert all(dtype in text for dtype in ("float64", "float32", "bfloat16", "float16"))
 
 
-def test_the_soak_left_nothing_behind_and_says_how_many_faults_it_had() -> None:
+def test_the_soak_table_reports_no_remaining_process_or_file_and_counts_its_faults() -> None:
     text = LIMITS.read_text(encoding="utf-8")
     (block,) = re.findall(r"^<!-- measured: soak -->\n(.*?)^<!-- end -->$", text, re.DOTALL | re.MULTILINE)
     told = rows(block)
@@ -98,7 +98,7 @@ def test_the_soak_left_nothing_behind_and_says_how_many_faults_it_had() -> None:
 
 
 @pytest.mark.nightly
-def test_one_command_measures_every_table_anew(tmp_path: Path) -> None:
+def test_one_command_measures_every_table_again(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the plot needs matplotlib, which --group dev brings")
     copy = tmp_path / "limits.md"
     copy.write_text(BLOCK.sub(r"<!-- measured: \1 -->\n<!-- end -->", LIMITS.read_text(encoding="utf-8")))
@@ -117,7 +117,7 @@ def test_one_command_measures_every_table_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_document_without_the_comments_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_document_without_the_comments_is_refused_before_measuring(tmp_path: Path) -> None:
     document = tmp_path / "other.md"
     document.write_text("<!-- measured: cost -->\n", encoding="utf-8")
     done = run_tables("--write", str(document), "--only", "cost")

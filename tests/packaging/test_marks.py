@@ -43,7 +43,7 @@ class Marked:
         ("", ["tests/test_of_another.py::test_it"], ["slow", "nightly", "nightly"]),
     ],
 )
-def test_what_takes_long_is_run_where_it_is_named(
+def test_slow_tests_run_only_if_they_are_named(
     expression: str, arguments: list[str], skipped: list[str], request: pytest.FixtureRequest
 ) -> None:
     conftest: Any = request.config.pluginmanager.get_plugin(str(CONFTEST))
@@ -55,7 +55,7 @@ def test_what_takes_long_is_run_where_it_is_named(
     assert all("python -m pytest" in reason and reason.endswith(" runs it") for reason in reasons)
 
 
-def test_every_test_that_is_named_as_long_is_there(request: pytest.FixtureRequest) -> None:
+def test_every_listed_slow_test_exists(request: pytest.FixtureRequest) -> None:
     long_tests: dict[str, list[str]] = request.config.pluginmanager.get_plugin(str(CONFTEST)).LONG_TESTS
     assert set(long_tests) == {"slow", "nightly"}
     named = [name for names in long_tests.values() for name in names]

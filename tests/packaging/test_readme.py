@@ -36,7 +36,7 @@ def picture(printed: str) -> str:
     return f"$ gradconform {COMMAND}\n[1] {cause}\n…\n{printed.splitlines()[-1]}"
 
 
-def test_the_picture_is_a_real_run() -> None:
+def test_the_first_example_of_the_readme_is_a_real_run() -> None:
     shown, new = BLOCK.search(TEXT), picture(real_run())
     assert shown is not None
     if f"torch {torch.__version__.partition('+')[0]}" in shown[0]:
@@ -46,18 +46,18 @@ def test_the_picture_is_a_real_run() -> None:
         assert new.splitlines()[:3] == shown[0].splitlines()[:3]
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     assert len(TEXT.splitlines()) <= MOST_LINES
 
 
 @pytest.mark.parametrize("word", ["`F`", "`B`", "`I`", "`W`", "**stage**", "**micro-batch**", "**program**"])
-def test_each_term_of_the_picture_is_explained_before_it(word: str) -> None:
+def test_the_readme_explains_each_term_before_the_first_example(word: str) -> None:
     shown = BLOCK.search(TEXT)
     assert shown is not None
     assert word in TEXT[: shown.start()]
 
 
-def test_there_is_no_glossary() -> None:
+def test_the_readme_has_no_glossary() -> None:
     assert "| word |" not in TEXT
     assert "## The words" not in TEXT
 

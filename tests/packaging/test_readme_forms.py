@@ -62,19 +62,19 @@ def write(environment: Environment, name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_the_command(outside: Environment) -> None:
+def test_the_command_of_the_readme_runs(outside: Environment) -> None:
     done = outside.run(*shell_form("gradconform run mypackage.backward").split(), "--profile", "quick")
     assert done.returncode == 0, done.stdout
     assert re.search(CONFORMS, done.stdout, re.MULTILINE)
 
 
-def test_the_two_lines_of_python(outside: Environment) -> None:
+def test_the_two_lines_of_python_of_the_readme_run(outside: Environment) -> None:
     write(outside, "judge.py", python_form("gradconform.check_stage_backward"))
     done = outside.run("python", "judge.py")
     assert (done.returncode, done.stdout) == (0, "conforms\n")
 
 
-def test_the_zero_lines_of_pytest(outside: Environment) -> None:
+def test_the_zero_line_pytest_form_of_the_readme_runs(outside: Environment) -> None:
     words = shell_form("pytest --gradconform").split()
     done = outside.run(
         "python", "-m", *words, "--gradconform-profile", "quick", "--gradconform-checks", "*.gradients.*"
@@ -83,7 +83,7 @@ def test_the_zero_lines_of_pytest(outside: Environment) -> None:
     assert re.search(r"^=+ \d+ passed in .*=$", done.stdout.splitlines()[-1])
 
 
-def test_the_three_lines_of_pytest(outside: Environment) -> None:
+def test_the_three_line_pytest_form_of_the_readme_runs(outside: Environment) -> None:
     text = python_form("@gradconform.parametrize_checks")
     write(outside, "test_ours.py", text.replace('("mypackage.backward"', '("mypackage.backward", profile="quick"'))
     done = outside.run("python", "-m", "pytest", "-q")
@@ -91,7 +91,7 @@ def test_the_three_lines_of_pytest(outside: Environment) -> None:
     assert re.search(r"^1\d\d passed", done.stdout, re.MULTILINE)
 
 
-def test_the_class_of_unittest_right_and_wrong(outside: Environment) -> None:
+def test_the_unittest_class_passes_if_right_and_fails_if_wrong(outside: Environment) -> None:
     write(outside, "test_ours.py", python_form("conformance_case"))
     done = outside.run("python", "-m", "unittest")
     assert done.returncode == 0, done.stdout
@@ -113,7 +113,7 @@ WRONG_USES = {
 }
 
 
-def test_a_wrong_use_of_the_class_is_told_where_it_is_made(outside: Environment) -> None:
+def test_wrong_use_of_the_unittest_class_is_reported_where_the_class_is_made(outside: Environment) -> None:
     for number, given in enumerate(WRONG_USES):
         text = f"from gradconform.plugins.unittest import conformance_case\nTestOurs = conformance_case({given})\n"
         write(outside, f"test_wrong_{number}.py", text)

@@ -49,7 +49,7 @@ def metadata_of(wheel: Path) -> Any:
         return HeaderParser().parsestr(archive.read(f"{NAMED}.dist-info/METADATA").decode())
 
 
-def test_the_sdist_holds_what_the_repository_holds_and_nothing_else(release: Release) -> None:
+def test_the_sdist_contains_exactly_the_files_of_the_repository(release: Release) -> None:
     with tarfile.open(release.sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
         assert {member.name.partition("/")[0] for member in archive} == {NAMED}
@@ -57,7 +57,7 @@ def test_the_sdist_holds_what_the_repository_holds_and_nothing_else(release: Rel
     assert names >= OF_SDIST
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(release: Release) -> None:
+def test_the_wheel_contains_exactly_the_files_of_the_package(release: Release) -> None:
     package = {
         f"{import_path}/{name}" for folder, import_path in TOP.items() for name in files_below(release.source / folder)
     }
@@ -65,7 +65,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(release: Rel
         assert set(archive.namelist()) == package | OF_WHEEL
 
 
-def test_the_wheel_from_the_sdist_is_the_wheel_from_the_checkout(release: Release, wheel: Path) -> None:
+def test_the_sdist_and_the_checkout_build_the_same_wheel(release: Release, wheel: Path) -> None:
     contents = []
     for path in (release.wheel, wheel):
         with zipfile.ZipFile(path) as archive:
@@ -74,14 +74,14 @@ def test_the_wheel_from_the_sdist_is_the_wheel_from_the_checkout(release: Releas
     assert release.wheel.name == wheel.name == f"{NAMED}-py3-none-any.whl"
 
 
-def test_twine_has_nothing_to_say_of_either(release: Release) -> None:
+def test_twine_check_passes_for_sdist_and_wheel(release: Release) -> None:
     command = [sys.executable, "-m", "twine", "check", "--strict", str(release.sdist), str(release.wheel)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={"NO_COLOR": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 2
 
 
-def test_the_index_is_told_what_the_kit_is(release: Release) -> None:
+def test_the_package_metadata_is_complete(release: Release) -> None:
     told = metadata_of(release.wheel)
     assert (told["Name"], told["Version"]) == ("gradconform", KIT_VERSION)
     assert (told["License-Expression"], told["License-File"]) == ("BSD-3-Clause", "LICENSE")
@@ -92,7 +92,7 @@ def test_the_index_is_told_what_the_kit_is(release: Release) -> None:
     assert [one for one in told.get_all("Classifier") if one not in known] == []
 
 
-def test_nothing_of_the_machine_that_built_it_is_in_it(release: Release) -> None:
+def test_sdist_and_wheel_contain_no_path_of_the_build_machine(release: Release) -> None:
     own = str(release.source.parent).encode()
     with zipfile.ZipFile(release.wheel) as archive:
         assert [name for name in archive.namelist() if own in archive.read(name)] == []
@@ -109,7 +109,7 @@ def test_version_changelog_and_citation_name_one_release() -> None:
     assert re.findall(r"^version: (.*)$", cited, re.MULTILINE) == [KIT_VERSION]
 
 
-def test_the_citation_has_what_its_form_asks_for() -> None:
+def test_the_citation_has_the_required_fields() -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML comes with --group dev")
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -118,7 +118,7 @@ def test_the_citation_has_what_its_form_asks_for() -> None:
     assert all(author["name"] for author in cited["authors"])
 
 
-def test_the_list_of_a_release_names_files_and_commands_that_exist() -> None:
+def test_the_release_checklist_names_existing_files_and_commands() -> None:
     text = (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
     paths = re.findall(r"`((?:conformance|tests|docs|\.ci)/[\w./-]+)`", text)
     assert len(paths) >= 3

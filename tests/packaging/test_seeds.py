@@ -61,22 +61,22 @@ def test_every_check_that_a_row_names_exists(known: list[str]) -> None:
     assert [one for one in sorted(named) if not any(fnmatchcase(check, one) for check in known)] == []
 
 
-def test_every_test_of_every_release_has_one_row_and_every_row_is_of_a_test() -> None:
+def test_every_torch_test_of_every_release_has_exactly_one_row() -> None:
     counted = Counter((row.file, row.test) for row in SEEDS.rows(DATA))
     assert [name for name, count in counted.items() if count > 1] == []
     assert counted.keys() == SEEDS.named(DATA).keys()
 
 
-def test_what_covers_a_test_is_a_check_or_a_command_and_a_refusal_has_a_reason() -> None:
+def test_a_covered_test_names_a_check_or_command_and_an_uncovered_one_a_reason() -> None:
     for row in SEEDS.rows(DATA):
         assert "`" in row.explanation if row.covered else len(row.explanation.split()) > 5, row
 
 
-def test_the_seeds_that_checks_name_are_tests_of_torch_and_covered() -> None:
+def test_the_seeds_of_checks_are_covered_tests_of_torch() -> None:
     covered = {row.test for row in SEEDS.rows(DATA) if row.covered and row.file == "test_backward.py"}
     assert {check.seed for check in contract.checks_of().values() if check.seed} - {"devices"} <= covered
 
 
-def test_the_page_is_what_the_command_writes() -> None:
+def test_the_page_matches_the_output_of_the_command() -> None:
     written = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
     assert written == SEEDS.page(DATA), f"write it anew: {SEEDS.COMMAND}"

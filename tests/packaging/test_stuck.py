@@ -33,7 +33,7 @@ BUSY = "end = time.process_time() + 2.5\nwhile time.process_time() < end: pass\n
     ],
     ids=["asleep", "busy", "waiting for a busy child", "waiting for nobody"],
 )
-def test_what_uses_no_processor_is_ended_with_its_stacks(what: str, code: int, said: str) -> None:
+def test_a_process_that_uses_no_cpu_time_is_ended_with_its_stacks(what: str, code: int, said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED + what], cwd=TESTS, capture_output=True, text=True, check=False, timeout=500
     )

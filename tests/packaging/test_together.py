@@ -32,7 +32,7 @@ def test_one(number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("crashes", [0, 5, 11])
-def test_a_crashed_worker_costs_its_own_test_alone_and_the_session_ends(crashes: int, tmp_path: Path) -> None:
+def test_a_crashed_worker_loses_only_its_own_test_and_the_session_ends(crashes: int, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     shutil.copy(TOGETHER, tmp_path / "tests")
     for name, code in {"__init__": "", "conftest": CONFTEST, "test_it": TESTS.format(crashes=crashes)}.items():

@@ -27,12 +27,12 @@ def pin(name: str, package: str) -> str:
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{package}=="))
 
 
-def test_the_kit_asks_for_torch_from_2_6_on_without_an_upper_bound() -> None:
+def test_the_kit_requires_torch_2_6_or_newer_without_an_upper_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert [one for one in project["dependencies"] if re.match(r"torch\b", one)] == ["torch>=2.6"]
 
 
-def test_readmes_command_pins_cis_torch_in_a_file_of_its_own_that_can_be_left_out() -> None:
+def test_the_readme_command_pins_torch_in_a_separate_optional_file() -> None:
     # torch 2.6 asks for one version of sympy; another one in the constraints makes pip look for another torch.
     own = {"torch", "sympy", "mpmath", "networkx", "fsspec"}
     assert pinned("constraints.txt").isdisjoint(own)
@@ -43,7 +43,7 @@ def test_readmes_command_pins_cis_torch_in_a_file_of_its_own_that_can_be_left_ou
     assert f"installs torch {pin('constraints-torch.txt', 'torch')}, which CI tests" in " ".join(readme.split())
 
 
-def test_the_newest_release_that_ci_runs_is_the_newest_that_the_kit_was_tested_with() -> None:
+def test_the_newest_release_in_ci_is_the_newest_tested_release() -> None:
     lines = (ROOT / "requirements-newest.txt").read_text(encoding="utf-8").splitlines()
     (line,) = (line for line in lines if "==" in line)
     name, release = line.split("==")

@@ -61,7 +61,7 @@ def test_training_steps_run_on_simx_with_replicas_and_shards(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_ranks_share_the_one_index_of_a_wrapper_subclass(tmp_path: Path) -> None:
+def test_ranks_share_the_only_index_of_a_wrapper_subclass_device(tmp_path: Path) -> None:
     words = ("--schedule", "1F1B", "--checks", "*.two-steps,*.tied", "--device", "pebble", "--device-plugin", "pebble")
     printed, report = pipeline(tmp_path, "reference-split", *words, "--ranks-share-device")
     assert set(statuses(report).values()) == {"passed"}, printed

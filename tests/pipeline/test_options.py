@@ -84,7 +84,7 @@ def test_the_command_and_a_report_have_the_same_defaults() -> None:
         ),
     ],
 )
-def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, check: str, again: str) -> None:
+def test_a_failure_is_reported_with_a_command_that_runs_only_it(words: str, check: str, again: str) -> None:
     options = asked(words)
     written = options.to_json()
     assert PipelineOptions.from_json(written) == options
@@ -92,14 +92,14 @@ def test_a_failure_is_told_with_the_command_that_shows_it_alone(words: str, chec
     assert asked(again) == options.alone(check)
 
 
-def test_no_script_is_told_of_torch_with_the_right_split_in_it() -> None:
+def test_with_the_right_split_in_torch_no_script_is_offered() -> None:
     scripts = [
         command_of_script(told(PipelineOptions(fixed=fixed).to_json()), failed("step.plain")) for fixed in (False, True)
     ]
     assert scripts == ["gradconform replay step.plain torch --script step.plain.py", None]
 
 
-def test_each_schedule_is_known_by_the_ids_of_its_checks() -> None:
+def test_the_schedule_is_found_from_the_ids_of_its_checks() -> None:
     names = ("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
     options = PipelineOptions(schedule=names)
     found = [options.alone(case.id).schedule for case in cases_of(names, ranks=2)]
@@ -107,7 +107,7 @@ def test_each_schedule_is_known_by_the_ids_of_its_checks() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"status": "error", "kind": "environment"}])
-def test_what_ended_a_rank_is_told_with_the_command_whoever_is_charged(how: dict[str, str]) -> None:
+def test_a_rank_that_ended_is_reported_with_the_reproduce_command(how: dict[str, str]) -> None:
     options = PipelineOptions(profile="standard", timeout=5)
     check = step_cases("standard")[-1].id
     lines = [line.text for line in closing(told(options.to_json(), failed(check, **how)), 200)]
@@ -118,13 +118,13 @@ def test_what_ended_a_rank_is_told_with_the_command_whoever_is_charged(how: dict
 @pytest.mark.parametrize(
     "options", [{}, {"command": "pipeline"}, {**PipelineOptions().to_json(), "command": "other"}, {"target": "torch"}]
 )
-def test_of_other_extra_checks_no_command_is_told(options: dict[str, Any]) -> None:
+def test_other_extra_checks_get_no_reproduce_command(options: dict[str, Any]) -> None:
     assert command_again(told(options), failed("stage.manual.full")) is None
 
 
 @pytest.mark.parametrize("name", PipelineOptions().to_json())
 @pytest.mark.parametrize("value", [[1], ["GPipe"], "nothing", "", {"a": 1}, True, -1, 0, 1.5, 3, None], ids=repr)
-def test_only_what_the_command_line_can_give_is_taken_from_a_report(name: str, value: object) -> None:
+def test_a_report_gives_only_options_that_the_command_line_accepts(name: str, value: object) -> None:
     try:
         options = PipelineOptions.from_json({**PipelineOptions().to_json(), name: value})
     except SelectionError as error:
@@ -135,6 +135,6 @@ def test_only_what_the_command_line_can_give_is_taken_from_a_report(name: str, v
 
 
 @pytest.mark.parametrize("odd", [{"schedule": "GPipe"}, {"seed": [1]}, {"checks": None}, {"device": {"a": 1}}])
-def test_options_that_no_run_has_written_are_refused(odd: dict[str, Any]) -> None:
+def test_options_of_an_invalid_type_are_refused(odd: dict[str, Any]) -> None:
     with pytest.raises(SelectionError, match=": expected a value such as "):
         PipelineOptions.from_json({**PipelineOptions().to_json(), **odd})

@@ -20,7 +20,7 @@ def one_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "device_count", lambda _: 1)
 
 
-def test_the_cpu_takes_any_number_of_ranks() -> None:
+def test_the_cpu_accepts_any_number_of_ranks() -> None:
     assert backend_for("cpu", 64) == "gloo"
 
 
@@ -36,12 +36,12 @@ def test_more_ranks_than_indices_are_refused_with_both_numbers(name: str) -> Non
 
 @pytest.mark.usefixtures("one_index")
 @pytest.mark.parametrize(("name", "backend"), [("cuda", "nccl"), ("xpu", "xccl"), ("xla", HOST_COPIES)])
-def test_torch_names_the_backend_and_without_one_it_is_gloo_over_copies(name: str, backend: str) -> None:
+def test_torch_chooses_the_backend_else_gloo_with_copies_to_the_cpu(name: str, backend: str) -> None:
     assert backend_for(name, 1) == backend
 
 
 @pytest.mark.parametrize("what", [("--schedule", "GPipe", "--ranks", "2"), ()], ids=["schedules", "training steps"])
-def test_the_command_says_so_in_one_sentence_and_starts_nothing(what: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_command_names_both_numbers_and_starts_no_process(what: tuple[str, ...], tmp_path: Path) -> None:
     words = [sys.executable, "-m", "gradconform", "pipeline", "reference-split" if what else "torch", *what]
     done = subprocess.run([*words, "--device", "simpy"], cwd=tmp_path, capture_output=True, text=True, check=False)
     refused = "gradconform: 2 ranks on this machine are too many for device 'simpy': it has 1 index"

@@ -102,7 +102,7 @@ def _installed(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
+def test_a_runtime_gives_its_recorded_results(name: str, tmp_path: Path) -> None:
     _installed(name)
     expected = EXPECTED[name][1]
     command = [sys.executable, "-m", "gradconform", "pipeline", name, "--profile", "standard"]
@@ -121,14 +121,14 @@ def test_a_runtime_gives_what_is_known_of_it(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_fails_on_a_runtime_is_what_a_script_explains(name: str) -> None:
+def test_a_script_explains_each_failure_of_a_runtime(name: str) -> None:
     scripts = TABLES.get(name, {"scripts": {}})["scripts"]
     failed = {check for check, status in EXPECTED[name][1].items() if status == "failed"}
     assert {check for checks in scripts.values() for check in checks} == failed
 
 
 @pytest.mark.parametrize(("name", "script"), SCRIPTS)
-def test_a_script_that_knows_the_runtime_alone_shows_what_fails(name: str, script: str) -> None:
+def test_a_script_without_the_kit_shows_the_failures_of_a_runtime(name: str, script: str) -> None:
     _installed(name)
     found, version = importlib.metadata.version(TABLES[name]["distribution"]), TABLES[name]["version"]
     if found != version:
@@ -144,12 +144,12 @@ def test_a_script_that_knows_the_runtime_alone_shows_what_fails(name: str, scrip
 @pytest.mark.filterwarnings("ignore:::megatron")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", EXPECTED)
-def test_claims_are_words_of_the_space(name: str) -> None:
+def test_runtime_claims_are_words_of_the_space(name: str) -> None:
     _installed(name)
     words = {dimension.name: {value.word for value in dimension.values} for dimension in DIMENSIONS}
     for dimension, claimed in runtime_named(name).claims.items():
         assert set(str(claimed).split()) < words[dimension]
 
 
-def test_every_registered_runtime_of_another_project_is_held_here() -> None:
+def test_every_registered_third_party_runtime_is_tested_here() -> None:
     assert set(registered(ENTRY_POINTS)) == {"reference-runtime", "torch", *EXPECTED}

@@ -42,7 +42,7 @@ def results(target: str, folder: Path, checks: str = "*", *more: str) -> dict[st
 
 @of_this_release
 @pytest.mark.nightly
-def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_explains(tmp_path: Path) -> None:
+def test_scripts_explain_exactly_the_failing_steps_of_torchs_runtime(tmp_path: Path) -> None:
     found = results("torch", tmp_path)
     failed = {check for check, result in found.items() if result["status"] == "failed"}
     assert sorted({check for checks in BY_SCRIPT.values() for check in checks} - failed) == []
@@ -53,9 +53,7 @@ def test_the_steps_that_fail_on_torchs_runtime_are_exactly_those_that_a_script_e
 @of_this_release
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [pytest.param("*", marks=pytest.mark.nightly), ",".join(MENDED[::16])])
-def test_with_the_right_split_what_is_left_is_the_runtimes_own_and_no_script_of_i_and_w_explains_it(
-    part: str, tmp_path: Path
-) -> None:
+def test_with_the_right_split_only_failures_of_torchs_runtime_remain(part: str, tmp_path: Path) -> None:
     found = results("torch", tmp_path, part, "--fixed")
     failed = {check: result for check, result in found.items() if result["status"] == "failed"}
     left = {check for script in TABLE["right_split"]["left"] for check in BY_SCRIPT[script]}
@@ -66,7 +64,7 @@ def test_with_the_right_split_what_is_left_is_the_runtimes_own_and_no_script_of_
     assert {(result["as_it_is"], result["status"]) for result in mended.values()} == {("failed", "passed")}
 
 
-def test_each_failure_of_torchs_runtime_is_mended_or_left() -> None:
+def test_each_failure_of_torchs_runtime_is_either_fixed_or_remaining() -> None:
     table = TABLE["right_split"]
     left = {check for script in table["left"] for check in BY_SCRIPT[script]}
     left |= {check for checks in table["behind"].values() for check in checks}
@@ -78,7 +76,7 @@ def test_each_failure_of_torchs_runtime_is_mended_or_left() -> None:
 @of_this_release
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.nightly), 16])
-def test_a_correct_split_backward_in_torchs_runtime_is_charged_with_nothing(every: int, tmp_path: Path) -> None:
+def test_a_correct_split_backward_in_torchs_runtime_has_no_failure(every: int, tmp_path: Path) -> None:
     chosen = [case.id for case in step_cases("standard")][::every]
     found = results("reference-split", tmp_path, ",".join(chosen))
     assert set(found) == set(chosen)
@@ -96,5 +94,5 @@ def test_each_check_of_the_table_is_one_of_the_profile() -> None:
 
 
 @pytest.mark.parametrize("script", BY_SCRIPT)
-def test_each_script_of_the_table_is_there(script: str) -> None:
+def test_each_script_of_the_table_exists(script: str) -> None:
     assert (FOLDER / script).is_file()

@@ -123,7 +123,7 @@ def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_ranks_that_hang_before_their_first_case_stop_the_run_after_one_limit(tmp_path: Path) -> None:
+def test_a_hang_before_the_first_case_stops_the_run_after_one_time_limit(tmp_path: Path) -> None:
     hang = "import os, time\nif os.environ.get('RANK') == '1':\n    time.sleep(1e6)\n"
     (tmp_path / "target.py").write_text(hang + "from gradconform.reference.split import *\n", encoding="utf-8")
     words = ("--schedule", "1F1B,GPipe", "--timeout", "10", "--json", "report.json")
@@ -138,7 +138,7 @@ def test_ranks_that_hang_before_their_first_case_stop_the_run_after_one_limit(tm
 
 
 @pytest.mark.nightly
-def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_more(tmp_path: Path) -> None:
+def test_ranks_killed_at_random_moments_lose_only_the_verdict_on_their_case(tmp_path: Path) -> None:
     shared = shared_memory()
     moments = random.Random(0)  # noqa: S311 (moments, no secrets)
     run = started("reference-split", "--schedule", "all", "--json", "report.json", folder=tmp_path)
@@ -161,7 +161,7 @@ def test_ranks_killed_at_ten_random_moments_cost_a_verdict_on_their_case_and_no_
     assert nothing_left(tmp_path)
 
 
-def test_a_rank_without_its_launcher_ends_before_it_imports_anything_slow(tmp_path: Path) -> None:
+def test_a_rank_without_its_launcher_ends_before_slow_imports(tmp_path: Path) -> None:
     words = ["-X", "importtime", "-m", "gradconform.pipeline.rank_keeper", "keep", str(tmp_path), "1", "2"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -192,7 +192,7 @@ class Launcher:
         yield from ()
 
 
-def test_a_rank_that_is_stopped_does_not_hold_up_the_verdict_on_another_that_raised(tmp_path: Path) -> None:
+def test_a_stopped_rank_does_not_delay_the_verdict_on_a_rank_that_raised(tmp_path: Path) -> None:
     start = Start(tmp_path, 0)
     start.begin(Job(target="", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=600.0).to_json())
     does = ["os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"]
@@ -232,7 +232,7 @@ def test_ranks_share_what_their_keeper_has_imported_and_collect_none_of_it(stage
 
 
 @pytest.mark.slow
-def test_ranks_that_have_ended_are_started_again_by_the_keeper_that_has_imported_torch(tmp_path: Path) -> None:
+def test_ended_ranks_are_restarted_by_the_keeper_that_imported_torch(tmp_path: Path) -> None:
     told = "if 'RANK' in os.environ: print(os.environ['RANK'], os.getppid(), file=open('keeper', 'a'))"
     target = TARGET.format(does="os.kill(os.getpid(), signal.SIGKILL)")
     (tmp_path / "target.py").write_text(f"{target}\n{told}\n")
@@ -258,7 +258,7 @@ def test_ranks_that_have_ended_are_started_again_by_the_keeper_that_has_imported
         ),
     ],
 )
-def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tmp_path: Path) -> None:
+def test_no_process_or_file_remains_when_the_command_is_killed(begun: str, later: float, tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
     run = started("target.py", *ONE, folder=tmp_path)
     while begun not in processes(tmp_path).values():
@@ -270,7 +270,7 @@ def test_nothing_is_left_when_the_command_is_killed(begun: str, later: float, tm
     assert nothing_left(tmp_path)
 
 
-def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_report(tmp_path: Path) -> None:
+def test_a_terminated_launcher_is_an_environment_error_with_a_report(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(TARGET.format(does="time.sleep(1e6)"))
     run = started("target.py", *ONE, "--timeout", "600", "--json", "report.json", folder=tmp_path)
     while "rank" not in (found := processes(tmp_path)).values():
@@ -299,7 +299,7 @@ def test_a_launcher_that_is_asked_to_end_is_an_error_of_the_environment_with_a_r
     ],
     ids=["schedules", "training steps"],
 )
-def test_two_machines_meet_at_an_endpoint_and_each_tells_the_whole(words: str, tmp_path: Path) -> None:
+def test_two_machines_meet_at_an_endpoint_and_each_reports_the_whole_run(words: str, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]

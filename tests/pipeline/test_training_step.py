@@ -47,7 +47,7 @@ def run(*arguments: str, folder: Path, columns: int = 100) -> tuple[str, dict[st
     return done.stdout, {result["check"]: result for result in report["results"]}
 
 
-def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_rare_too() -> None:
+def test_rows_cover_every_possible_pair_also_without_rare_features() -> None:
     rows = [case.row for case in CASES.values() if case.id.startswith("step.pairs.")]
     space = Space(DIMENSIONS, CONSTRAINTS)
     assert set(space.possible(2)) - covered(rows, 2) == set()
@@ -57,7 +57,7 @@ def test_every_pair_of_what_can_be_composed_is_in_the_rows_and_without_what_is_r
 
 
 @pytest.mark.slow
-def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimension_comes() -> None:
+def test_the_rows_of_the_file_are_complete_and_unchanged_by_new_dimensions() -> None:
     pytest.importorskip("allpairspy")
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
@@ -67,14 +67,14 @@ def test_the_rows_of_the_file_lack_nothing_and_stay_as_they_are_where_a_dimensio
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
 
-def test_the_commonest_twelve_run_on_two_ranks_and_all_others_on_two_or_four() -> None:
+def test_the_twelve_most_common_steps_run_on_two_ranks_and_others_on_two_or_four() -> None:
     quick = step_cases("quick")
     assert (len(quick), {case.composition.ranks for case in quick}) == (12, {2})
     assert {case.composition.ranks for case in CASES.values()} == {2, 4}
     assert [case.id for case in quick] == [case.id for case in CASES.values() if case.id.removeprefix("step.") in QUICK]
 
 
-def test_each_composition_has_a_schedule_that_torch_makes_of_its_size() -> None:
+def test_torch_can_make_the_schedule_of_each_composition_in_its_size() -> None:
     for case in CASES.values():
         one = case.composition
         if one.schedule == "CSV":
@@ -88,7 +88,7 @@ def test_each_composition_has_a_schedule_that_torch_makes_of_its_size() -> None:
         assert sorted(stage for stages in one.placement for stage in stages) == list(range(one.stages))
 
 
-def test_tensor_ranks_stand_beside_each_other_in_a_replica_and_are_told_of_layers_that_there_are() -> None:
+def test_tensor_ranks_are_adjacent_in_a_replica_and_shard_only_existing_layers() -> None:
     found = set()
     for case in CASES.values():
         if case.composition.tensor_ranks > 1:
@@ -101,14 +101,14 @@ def test_tensor_ranks_stand_beside_each_other_in_a_replica_and_are_told_of_layer
     assert found == {(0, 0, 0), (1, 0, 0), (0, 1, 0)}
 
 
-def test_a_case_whose_stages_are_compiled_may_take_four_times_as_long() -> None:
+def test_a_case_with_compiled_stages_may_take_four_times_as_long() -> None:
     cases = CASES["step.plain"], CASES["step.compiled"]
     job = Job(target="torch", cases=cases, device="cpu", dtype="float32", seed=1, timeout=60.0, runtime=True)
     assert [job.limit(case) for case in cases] == [60.0, 240.0]
     assert Job.from_json(job.to_json()) == job
 
 
-def test_where_nothing_can_be_compiled_that_is_said_and_no_runtime_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_compilation_does_not_work_the_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not model.no_compiler("aot_eager")
     model.no_compiler.cache_clear()
 
@@ -123,13 +123,13 @@ def test_where_nothing_can_be_compiled_that_is_said_and_no_runtime_is_charged(mo
 
 
 @pytest.mark.parametrize("check", ["step.autocast", "step.fsdp-mixed"])
-def test_stages_that_run_in_less_are_not_tried_on_parameters_that_are_not_of_float32(check: str) -> None:
+def test_reduced_precision_stages_are_not_tried_on_parameters_other_than_float32(check: str) -> None:
     composition = CASES[check].composition
     assert not lacking(composition, torch.float32)
     assert lacking(composition, torch.bfloat16).endswith(" requires parameters in float32, got torch.bfloat16")
 
 
-def test_stages_in_mixed_precision_round_parameters_and_arguments_and_leave_gradients_in_float32() -> None:
+def test_mixed_precision_rounds_parameters_and_arguments_and_keeps_float32_gradients() -> None:
     one = CASES["step.fsdp-mixed"].composition
     stages = list(make_stages(one, dtype=torch.float32, seed=1).values())
     chunk = next(make_batch(one, 0, 0, dtype=torch.float32, seed=1).split())
@@ -148,7 +148,7 @@ def test_stages_in_mixed_precision_round_parameters_and_arguments_and_leave_grad
         torch.testing.assert_close(grads[name], parameter.grad.float())
 
 
-def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_last() -> None:
+def test_micro_batches_are_split_as_in_torch_and_the_ragged_one_is_last() -> None:
     case = next(case for case in CASES.values() if case.composition.ragged)
     batch = make_batch(case.composition, 0, 0, dtype=torch.float32, seed=1)
     rows = [len(chunk.x) for chunk in batch.split()]
@@ -156,7 +156,7 @@ def test_micro_batches_are_split_as_torch_splits_them_and_a_ragged_one_is_the_la
     assert torch.equal(torch.cat([chunk.target for chunk in batch.split()]), batch.target)
 
 
-def test_sequences_are_as_long_as_their_micro_batch_says_and_what_is_behind_them_would_count() -> None:
+def test_sequences_have_the_length_of_their_micro_batch_and_padding_would_count() -> None:
     one = CASES["step.lengths"].composition
     batches = [make_batch(one, step, 0, dtype=torch.float32, seed=1) for step in (0, 2)]
     found = [[tuple(chunk.target.shape) for chunk in batch.split()] for batch in batches]
@@ -168,7 +168,7 @@ def test_sequences_are_as_long_as_their_micro_batch_says_and_what_is_behind_them
         assert batch.map(torch.clone).lengths == batch.lengths
 
 
-def test_micro_batches_count_unlike_many_tokens_and_none_of_them_no_token() -> None:
+def test_micro_batches_have_different_nonzero_token_counts() -> None:
     case = next(case for case in CASES.values() if case.composition.reduction == "tokens")
     batch = make_batch(case.composition, 0, 0, dtype=torch.float32, seed=20)
     found = [int(counts(chunk.target).sum()) for chunk in batch.split()]
@@ -176,7 +176,7 @@ def test_micro_batches_count_unlike_many_tokens_and_none_of_them_no_token() -> N
     assert len(set(found)) > 1
 
 
-def test_the_gradients_of_a_mean_over_tokens_are_those_of_one_backward_of_the_whole_batch() -> None:
+def test_a_mean_over_tokens_has_the_gradients_of_one_whole_batch_backward() -> None:
     one = CASES["step.ddp-tokens"].composition
     stages = make_stages(one, dtype=torch.float64, seed=3)
     batches = [make_batch(one, 0, replica, dtype=torch.float64, seed=3) for replica in range(2)]
@@ -194,7 +194,7 @@ def test_the_gradients_of_a_mean_over_tokens_are_those_of_one_backward_of_the_wh
             torch.testing.assert_close(plain.grads[f"{index}.{name}"], parameter.grad, rtol=1e-12, atol=1e-14)
 
 
-def test_what_each_micro_batch_gives_adds_up_to_the_gradients() -> None:
+def test_micro_batch_contributions_add_up_to_the_gradients() -> None:
     for name in ("auxiliary", "tied", "tokens"):
         case = next(
             case
@@ -217,7 +217,7 @@ def test_what_each_micro_batch_gives_adds_up_to_the_gradients() -> None:
                 torch.testing.assert_close(sum(parts), grad, rtol=1e-9, atol=1e-12)
 
 
-def test_buffers_are_those_of_a_run_that_was_not_looked_into() -> None:
+def test_buffers_are_equal_with_and_without_recording() -> None:
     case = next(case for case in CASES.values() if case.composition.layers == "batch-norm")
     wide, plain = (run_plain(case.composition, dtype=torch.float64, seed=2, wide=wide) for wide in (True, False))
     assert wide.acts[-1].buffers[0]
@@ -225,7 +225,7 @@ def test_buffers_are_those_of_a_run_that_was_not_looked_into() -> None:
         assert torch.equal(value, wide.acts[-1].buffers[0][name])
 
 
-def test_plain_autograd_calls_a_hook_on_what_a_stage_receives_once_for_each_micro_batch() -> None:
+def test_plain_autograd_calls_a_receive_hook_once_per_micro_batch() -> None:
     one = CASES["step.hooked"].composition
     for wide in (True, False):
         acts = run_plain(one, dtype=torch.float32, seed=20, wide=wide).acts
@@ -267,7 +267,7 @@ def test_a_claim_withholds_the_rows_with_other_values() -> None:
         ({"rows": "even raged"}, "claim rows: expected some of even, ragged, lengths, got 'raged'"),
     ],
 )
-def test_a_claim_of_what_there_is_not_is_refused(
+def test_a_claim_of_an_unknown_dimension_or_value_is_refused(
     claims: dict[str, str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [
@@ -280,14 +280,14 @@ def test_a_claim_of_what_there_is_not_is_refused(
     assert complaint in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_batch_hands_on_what_each_stage_takes() -> None:
+def test_splitting_a_batch_also_splits_its_keyword_arguments() -> None:
     batch = Batch(x=torch.arange(5), target=torch.arange(5), kwargs={"scale": torch.ones(5)}, microbatches=2)
     first, second = batch.split()
     assert (first.x.tolist(), second.kwargs["scale"].tolist()) == ([0, 1, 2], [1.0, 1.0])
 
 
 @pytest.mark.slow
-def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is_not(tmp_path: Path) -> None:
+def test_torch_loses_gradients_in_an_evaluation_and_counts_an_extra_batch(tmp_path: Path) -> None:
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {
         "step.fsdp-evaluated": "failed",
@@ -302,7 +302,7 @@ def test_torch_loses_gradients_at_an_evaluation_and_counts_a_batch_that_there_is
 
 
 @pytest.mark.slow
-def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Path) -> None:
+def test_failures_of_torchs_runtime_are_not_charged_to_functions_in_it(tmp_path: Path) -> None:
     told, found = run("reference-split", "--checks", "step.fsdp-evaluated,step.plain", folder=tmp_path)
     assert {check: result["status"] for check, result in found.items()} == {
         "step.fsdp-evaluated": "unsupported",
@@ -322,7 +322,7 @@ def test_what_is_torchs_runtimes_is_not_charged_to_functions_in_it(tmp_path: Pat
         (("no.such.module",), "no.such.module"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_any_process_starts(
+def test_an_invalid_pipeline_is_refused_before_any_process_starts(
     arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["pipeline", *arguments])

@@ -27,7 +27,7 @@ def raised(port: int) -> Verdict:
     return Verdict(result=result, how="raised", where=GLOO.format(port=port))
 
 
-def test_an_outcome_is_read_as_it_was_written_with_the_numbers_of_its_findings(tmp_path: Path) -> None:
+def test_a_written_outcome_is_read_back_with_the_numbers_of_its_findings(tmp_path: Path) -> None:
     cause = Cause(Mistake.SCALED, factors=(0.5,))
     finding = Finding("mismatch", "rank 0, input 0", "0B0", "worst at [0]", 2.0, 1e-6, 2e6, cause)
     outcome = Outcome(case=CASE.id, rank=0, findings=(finding,), error_ratio=2e6, bit_equal=False)
@@ -35,7 +35,7 @@ def test_an_outcome_is_read_as_it_was_written_with_the_numbers_of_its_findings(t
     assert list(read_outcomes(tmp_path / "0.jsonl")) == [outcome]
 
 
-def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> None:
+def test_an_error_of_torchs_runtime_has_the_same_message_in_every_case() -> None:
     told = [charged(raised(port), raised(port + 1), CASE).message for port in (3993, 6576)]
     says = "rank 1 raised RuntimeError: Pair is not connected at the start of the case"
     assert told == [f"torch's runtime also raises with a correct split backward: {says}"] * 2
@@ -43,7 +43,7 @@ def test_what_torchs_runtime_raises_by_itself_is_told_alike_in_every_case() -> N
     assert (found.status, found.kind) == ("unsupported", None)
 
 
-def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
+def test_an_error_that_a_correct_split_backward_avoids_is_charged_to_the_target() -> None:
     right = raised(1)
     right = replace(right, result=replace(right.result, status="passed", kind=None, message=""), how=None)
     assert charged(raised(1), right, CASE).status == "failed"
@@ -53,16 +53,14 @@ def test_what_a_correct_split_backward_does_is_charged_to_the_target() -> None:
     ("launcher", "status", "says"),
     [("", "failed", "rank 0 ended without a message"), ("SIGKILL", "error", "SIGKILL ended the launcher")],
 )
-def test_ranks_that_end_with_a_launcher_that_was_killed_are_no_failure_of_the_target(
-    launcher: str, status: str, says: str
-) -> None:
+def test_ranks_that_end_with_a_killed_launcher_are_not_a_target_failure(launcher: str, status: str, says: str) -> None:
     job = Job(target="torch", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=1.0)
     marks = {rank: Mark(case=CASE.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
     found = verdict_on(CASE, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
     assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
 
 
-def test_what_a_runtime_says_it_does_leaves_it_charged_and_of_two_that_raised_the_first_is_told(tmp_path: Path) -> None:
+def test_an_error_inside_a_runtime_is_charged_to_it_and_the_first_error_is_reported(tmp_path: Path) -> None:
     marker = Marker(tmp_path / "mark")
     marker.begin(STEP.id)
     with marker.within():
@@ -84,7 +82,7 @@ def shown(*findings: Finding) -> Verdict:
     return Verdict(result=STEP.result("cpu", "float32", findings))
 
 
-def test_uninitialised_memory_that_holds_numbers_in_one_run_and_nan_in_another_is_charged_to_no_target() -> None:
+def test_uninitialised_memory_with_varying_values_is_charged_to_no_target() -> None:
     where, label = "rank 1, stage 1 norm.running_var", "act 1 (train)"
     number = Finding("mismatch", where, label, "expected 1, got 3", sort="buffer")
     nan = Finding("nonfinite", where + NONFINITE, label, "expected 1, got nan", sort="buffer")
@@ -95,7 +93,7 @@ def test_uninitialised_memory_that_holds_numbers_in_one_run_and_nan_in_another_i
     assert (found.status, found.kind, len(found.findings)) == ("failed", "missing", 1)
 
 
-def test_what_the_reference_shows_is_not_charged_behind_later_acts_and_is_behind_earlier_ones() -> None:
+def test_failures_that_the_reference_also_has_are_charged_only_in_earlier_acts() -> None:
     case = next(case for case in step_cases("quick") if len(case.composition.steps) > 1)
     where, acts = "rank 0, stage 0 norm.running_var", case.composition.labels
     early, late = (
@@ -105,7 +103,7 @@ def test_what_the_reference_shows_is_not_charged_behind_later_acts_and_is_behind
     assert [charged(late, early, case).status, charged(early, late, case).status] == ["unsupported", "failed"]
 
 
-def test_what_is_wrong_with_the_plain_split_as_well_is_the_runtimes_own_and_fails_all_the_same() -> None:
+def test_a_failure_shared_with_the_plain_split_is_of_the_runtime_and_still_fails() -> None:
     label = STEP.composition.labels[0]
     counted = Finding("mismatch", "rank 0, stage 0 norm.running_var", label, "expected 1, got 3", sort="buffer")
     lost = Finding("missing", "rank 0, stage 0 up.weight", label, "expected a tensor, got None")
@@ -119,7 +117,7 @@ def test_what_is_wrong_with_the_plain_split_as_well_is_the_runtimes_own_and_fail
     assert of_split(all_of_it, [[shown(counted), shown(lost)], [all_of_it]], STEP).of_runtime is True
 
 
-def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_is_not_supported() -> None:
+def test_if_the_runtime_always_raises_a_step_fails_and_a_schedule_is_unsupported() -> None:
     step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
     again = Verdict(result=step, how="raised", where="rank 0 raised")
     of_step = of_split(again, [[again], [again]], STEP)
@@ -128,7 +126,7 @@ def test_where_the_runtime_raises_whatever_is_in_it_a_step_fails_and_a_schedule_
     assert (of_schedule.status, of_schedule.of_runtime) == ("unsupported", True)
 
 
-def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is_wrong_with_the_others_too() -> None:
+def test_an_error_is_of_the_runtime_only_if_every_plain_split_fails_too() -> None:
     step = STEP.result("cpu", "float32", status="failed", kind="error", message="raised")
     again = Verdict(result=step, how="raised", where="rank 0 raised")
     lost = Finding("missing", "rank 0, stage 0 up.weight", STEP.composition.labels[0], "expected a tensor, got None")
@@ -137,7 +135,7 @@ def test_what_raises_with_one_that_is_plain_is_the_runtimes_own_only_where_it_is
     assert of_split(again, [[shown(lost)], [shown(lost)]], STEP).of_runtime is False
 
 
-def test_what_torch_is_without_the_right_split_stands_beside_what_it_is_with_it() -> None:
+def test_the_result_with_the_right_split_also_has_the_status_of_unchanged_torch() -> None:
     passed = shown().result
     assert compared_with_unchanged_torch(passed, raised(1)).as_it_is == "failed"
     assert compared_with_unchanged_torch(passed, None) == passed

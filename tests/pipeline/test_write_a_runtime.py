@@ -27,7 +27,7 @@ def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_page_leads_to_what_it_says(tmp_path: Path) -> None:
+def test_the_page_shows_the_output_of_its_commands(tmp_path: Path) -> None:
     done = run(tmp_path, BLOCKS["python"])
     assert BLOCKS["text"].strip() in done.stdout, done.stdout + done.stderr
     assert done.returncode == exits.EXIT_INCOMPLETE  # not all checks were selected
@@ -39,7 +39,7 @@ def test_the_page_leads_to_what_it_says(tmp_path: Path) -> None:
     [("                dist.all_reduce(grad)\n", ""), ("1 / (self.spec.replicas * self", "1 / (self")],
     ids=["not reduced", "not divided by the replicas"],
 )
-def test_a_runtime_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -> None:
+def test_a_wrong_runtime_fails(right: str, wrong: str, tmp_path: Path) -> None:
     code = BLOCKS["python"].replace(right, wrong)
     assert code != BLOCKS["python"]
     done = run(tmp_path, code)
@@ -47,12 +47,12 @@ def test_a_runtime_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -
     assert "step.ddp:" in done.stdout
 
 
-def test_the_page_counts_the_compositions_that_its_runtime_claims() -> None:
+def test_the_page_has_the_number_of_compositions_its_runtime_claims() -> None:
     made: dict[str, Any] = {}
     exec(BLOCKS["python"], made)  # noqa: S102 (the page is the project's own)
     claimed = [case for case in step_cases("standard") if not withheld(case, made["Runtime"].claims)]
     assert f"; {len(claimed)} of all are this runtime's" in PAGE.read_text(encoding="utf-8")
 
 
-def test_what_the_page_says_of_an_entry_point_is_the_group_that_is_read() -> None:
+def test_the_page_names_the_entry_point_group_that_is_read() -> None:
     assert f'[project.entry-points."{ENTRY_POINTS}"]' in BLOCKS["toml"]

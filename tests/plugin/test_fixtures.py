@@ -20,7 +20,7 @@ FIXTURES = sorted(
 )
 
 
-def test_the_examples_run_however_many_processes_there_are(
+def test_the_examples_pass_with_any_number_of_processes(
     judge: Judge, pytester: pytest.Pytester, example_of: Callable[[Any], str], processes: tuple[str, ...]
 ) -> None:
     assert len(FIXTURES) == 9
@@ -34,7 +34,7 @@ def test_the_examples_run_however_many_processes_there_are(
         result.stdout.fnmatch_lines_random([f"*test_{name}.py::*"])
 
 
-def test_pytest_shows_an_example_of_each_without_v_and_it_runs(pytester: pytest.Pytester, judge: Judge) -> None:
+def test_pytest_shows_a_working_example_of_each_fixture_without_v(pytester: pytest.Pytester, judge: Judge) -> None:
     shown = dict.fromkeys(FIXTURES, "")
     name = ""
     for line in pytester.runpytest("--fixtures").outlines:
@@ -51,7 +51,7 @@ def test_pytest_shows_an_example_of_each_without_v_and_it_runs(pytester: pytest.
     assert told.keys() == {"passed"}, told
 
 
-def test_a_target_is_asked_for_where_there_is_none(pytester: pytest.Pytester) -> None:
+def test_without_a_target_the_target_fixture_fails_and_requires_one(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_own(gradconform_target): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
@@ -67,7 +67,7 @@ def test_a_test_runs_once_per_device_and_dtype_named(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines_random(["*test_own[[]*cpu:0*bfloat16*]*"])
 
 
-def test_a_dtype_that_the_ini_file_names_wrongly_fails_the_test_that_needs_it(pytester: pytest.Pytester) -> None:
+def test_an_invalid_dtype_in_the_ini_file_fails_the_test_that_uses_it(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ngradconform_dtype = float31")
     pytester.makepyfile("def test_own(gradconform_dtype): pass", test_other="def test_other(): pass")
     result = pytester.runpytest()
@@ -97,7 +97,7 @@ def test_without_a_marker_a_test_runs_on_the_whole_zoo(pytester: pytest.Pytester
     pytester.runpytest().assert_outcomes(passed=len(ZOO))
 
 
-def test_a_stage_that_the_dtype_has_no_form_of_is_skipped(pytester: pytest.Pytester) -> None:
+def test_a_stage_without_a_form_in_the_dtype_is_skipped(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -109,7 +109,7 @@ def test_a_stage_that_the_dtype_has_no_form_of_is_skipped(pytester: pytest.Pytes
     assert pytester.runpytest("--gradconform-dtype=bfloat16").parseoutcomes().keys() == {"skipped"}
 
 
-def test_the_marker_takes_names_and_traits_and_leaves_out(pytester: pytest.Pytester) -> None:
+def test_the_marker_selects_and_excludes_by_name_and_trait(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -132,9 +132,7 @@ def test_the_marker_takes_names_and_traits_and_leaves_out(pytester: pytest.Pytes
         ('gradconform_patterns("some")', "*matches no pattern of these stages; patterns: *"),
     ],
 )
-def test_a_marker_that_matches_nothing_is_an_error_of_collection(
-    pytester: pytest.Pytester, marker: str, told: str
-) -> None:
+def test_a_marker_that_matches_nothing_is_a_collection_error(pytester: pytest.Pytester, marker: str, told: str) -> None:
     pytester.makepyfile(
         f"""
         import pytest
@@ -148,7 +146,7 @@ def test_a_marker_that_matches_nothing_is_an_error_of_collection(
     result.stdout.fnmatch_lines([told])
 
 
-def test_output_gradients_take_every_pattern_of_a_stages_outputs_and_wrong_ones_on_request(
+def test_output_gradients_use_every_pattern_and_wrong_ones_on_request(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(

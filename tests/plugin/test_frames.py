@@ -53,11 +53,11 @@ def test_a_failure_shows_no_line_of_the_kit(pytester: pytest.Pytester) -> None:
     assert "user_stage.py:" in defect
 
 
-def test_full_trace_shows_them(pytester: pytest.Pytester) -> None:
+def test_full_trace_shows_the_frames_of_the_kit(pytester: pytest.Pytester) -> None:
     assert "user_stage.py:" in shown(pytester, "--full-trace")["a_wrong_use"]
 
 
-def test_what_is_not_claimed_is_one_line_per_capability(pytester: pytest.Pytester) -> None:
+def test_unclaimed_capabilities_are_listed_on_one_line_each(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import gradconform
@@ -78,7 +78,7 @@ def test_what_is_not_claimed_is_one_line_per_capability(pytester: pytest.Pyteste
     assert not any("," in name for name in named)
 
 
-def test_a_dtype_that_is_not_claimed_is_the_reason(pytester: pytest.Pytester) -> None:
+def test_an_unclaimed_dtype_is_the_skip_reason(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import gradconform

@@ -21,7 +21,9 @@ def test_the_example_registers_a_target(
     result.stdout.fnmatch_lines(["gradconform * judges autograd, named as ours"])
 
 
-def test_a_decorated_test_may_name_it_too(pytester: pytest.Pytester, example_of: Callable[[Any], str]) -> None:
+def test_a_decorated_test_may_name_a_registered_target(
+    pytester: pytest.Pytester, example_of: Callable[[Any], str]
+) -> None:
     pytester.makeconftest(example_of(hookspec.pytest_gradconform_adapters))
     pytester.makepyfile(
         """
@@ -35,7 +37,7 @@ def test_a_decorated_test_may_name_it_too(pytester: pytest.Pytester, example_of:
     pytester.runpytest().assert_outcomes(passed=1)
 
 
-def test_a_name_that_is_taken_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_a_name_already_in_use_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_gradconform_adapters(config): return {'torch': object()}")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

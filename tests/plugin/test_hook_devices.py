@@ -19,7 +19,7 @@ def test_the_example_runs(
     judge("--gradconform-device=cpu:0", *processes).assert_outcomes(passed=2)
 
 
-def test_it_is_called_before_a_device_is_judged(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_the_hook_is_called_before_a_device_is_judged(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_gradconform_devices(config): return ['abacus']")
     result = judge("--gradconform-device=abacus")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

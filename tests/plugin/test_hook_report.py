@@ -15,7 +15,7 @@ IN_TWO = True
 Judge = Callable[..., pytest.RunResult]
 
 
-def test_the_example_sees_the_final_report_once(
+def test_the_example_gets_the_final_report_once(
     judge: Judge, pytester: pytest.Pytester, example_of: Callable[[Any], str], processes: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(example_of(hookspec.pytest_gradconform_report))
@@ -24,7 +24,7 @@ def test_the_example_sees_the_final_report_once(
     assert seen == ["incomplete 2"]
 
 
-def test_it_is_called_before_the_json_report_is_written(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_the_hook_is_called_before_the_json_report_is_written(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         from pathlib import Path

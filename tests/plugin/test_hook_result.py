@@ -15,7 +15,7 @@ IN_TWO = True
 Judge = Callable[..., pytest.RunResult]
 
 
-def test_the_example_sees_each_result_once(
+def test_the_example_gets_each_result_once(
     judge: Judge, pytester: pytest.Pytester, example_of: Callable[[Any], str], processes: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(example_of(hookspec.pytest_gradconform_result))

@@ -22,7 +22,7 @@ def pytest_gradconform_stages(config):
 """
 
 
-def test_the_example_joins_the_fixture_and_the_run(
+def test_the_example_stage_is_in_the_fixture_and_in_the_run(
     pytester: pytest.Pytester, example_of: Callable[[Any], str], processes: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(example_of(hookspec.pytest_gradconform_stages))
@@ -49,7 +49,7 @@ def test_the_example_joins_the_fixture_and_the_run(
     result.stdout.fnmatch_lines(["* checks on added stages, not part of the contract: 14 passed, 0 failed, *"])
 
 
-def test_added_checks_take_no_part_in_the_contracts_counts(pytester: pytest.Pytester, double: str) -> None:
+def test_added_checks_do_not_change_the_contract_counts(pytester: pytest.Pytester, double: str) -> None:
     pytester.makeconftest(CONFTEST.format(name="ours"))
     result = pytester.runpytest(
         "--gradconform", double, "--gradconform-profile=quick", "--gradconform-json=report.json", "-k", "stage.ours"
@@ -67,12 +67,12 @@ def test_added_checks_take_no_part_in_the_contracts_counts(pytester: pytest.Pyte
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_globs_narrow_added_checks_too(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_globs_also_restrict_added_checks(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST.format(name="ours"))
     judge("-v", checks=("full.*", "*.mlp")).stdout.no_fnmatch_line("*stage.ours*")
 
 
-def test_a_name_of_the_zoo_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_a_stage_name_of_the_zoo_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST.format(name="mlp"))
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -21,7 +21,7 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tolerance, "_OVERRIDES", {})
 
 
-def test_the_example_changes_c_and_the_report_says_so(
+def test_the_example_changes_a_tolerance_and_the_report_has_it(
     judge: Judge, pytester: pytest.Pytester, example_of: Callable[[Any], str], processes: tuple[str, ...]
 ) -> None:
     pytester.makeconftest(example_of(hookspec.pytest_gradconform_tolerances))
@@ -31,12 +31,14 @@ def test_the_example_changes_c_and_the_report_says_so(
     assert tolerance.floor_factor(torch.float32) == 8.0
 
 
-def test_a_tolerance_decides_what_passes(judge: Judge, pytester: pytest.Pytester, double: str) -> None:
+def test_a_changed_tolerance_decides_whether_a_check_passes(
+    judge: Judge, pytester: pytest.Pytester, double: str
+) -> None:
     pytester.makeconftest("def pytest_gradconform_tolerances(config): return {'float32': 1e9}")
     judge(target=double, checks=("full.gradients.mlp",)).assert_outcomes(passed=1)
 
 
-def test_what_is_no_positive_number_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_a_tolerance_that_is_not_a_positive_number_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeconftest("def pytest_gradconform_tolerances(config): return {'float32': -1}")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -24,7 +24,7 @@ CHECKS = ("full.gradients.mlp", "full.loss.mlp")
         ("exits", "raised SystemExit"),
     ],
 )
-def test_it_fails_its_checks_and_each_is_told_once(
+def test_a_hostile_target_fails_each_of_its_checks_once(
     judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...], name: str, told: str
 ) -> None:
     result = judge("--gradconform-json=report.json", *processes, target=f"{HOSTILE}:{name}", checks=CHECKS)

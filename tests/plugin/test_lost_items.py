@@ -26,9 +26,7 @@ def stage_backward(stage_output, output_grads, input_values, outputs_with_grads_
 
 
 @pytest.mark.slow
-def test_a_check_that_crashes_its_worker_is_an_error_of_the_environment(
-    judge: Judge, pytester: pytest.Pytester
-) -> None:
+def test_a_check_that_crashes_its_worker_is_an_environment_error(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(aborts=ABORTS)
     pytester.makepyfile(
         """

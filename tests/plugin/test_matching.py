@@ -41,7 +41,7 @@ def test_a_right_backward_passes_over_several_micro_batches(backward: Callable[.
     assert_matches_autograd(backward, mlp(dtype), [(x,) for x, _ in fed], [(grad,) for _, grad in fed])
 
 
-def test_it_changes_nothing_but_what_the_backward_itself_changes() -> None:
+def test_matching_changes_no_parameter_argument_or_generator() -> None:
     stage, (x, grad) = mlp(), feed()
     before, rng = [p.detach().clone() for p in stage.parameters()], torch.get_rng_state()
     assert_matches_autograd(full, stage, (x,), (grad,))
@@ -83,7 +83,7 @@ def test_the_first_wrong_micro_batch_is_named() -> None:
         assert_matches_autograd(forgets_the_second, mlp(), [(x,) for x, _ in fed], [(g,) for _, g in fed])
 
 
-def test_gradients_already_in_hand_are_compared() -> None:
+def test_given_gradients_are_compared() -> None:
     stage, (x, grad) = mlp(), feed()
     inputs = full(stage, (x,), (grad,))
     assert_matches_autograd(inputs, stage, (x,), (grad,))
@@ -94,7 +94,7 @@ def test_gradients_already_in_hand_are_compared() -> None:
         assert_matches_autograd((None,), stage, (x,), (grad,))
 
 
-def test_what_is_left_in_grad_is_compared_where_nothing_is_handed_over() -> None:
+def test_without_given_gradients_the_grad_attributes_are_compared() -> None:
     stage, (x, grad) = mlp(), feed()
     stage(x).backward(grad)
     assert_matches_autograd(None, stage, x, grad)
@@ -121,7 +121,7 @@ def test_random_numbers_are_the_same_for_both_or_rng_state_is_required() -> None
     assert_matches_autograd(inputs, stage, (x,), (grad,), rng_state=state)
 
 
-def test_gradients_that_were_there_before_a_callable_runs_are_accumulated_onto() -> None:
+def test_a_callable_may_accumulate_onto_existing_gradients() -> None:
     stage, (x, grad) = mlp(), feed()
     full(stage, (x,), (grad,))
     assert_matches_autograd(full, stage, (x,), (grad,))
@@ -136,7 +136,7 @@ def test_gradients_that_were_there_before_a_callable_runs_are_accumulated_onto()
         ((feed()[0],), None, r"no output_grads for outputs of shapes \[\(4, 3\)\]"),
     ],
 )
-def test_what_does_not_fit_the_stage_is_refused(args: Any, grads: Any, told: str) -> None:
+def test_arguments_that_do_not_fit_the_stage_are_refused(args: Any, grads: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         autograd_gradients(mlp(), args, grads)
 
@@ -179,7 +179,7 @@ def _slightly_wrong(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("softmax", "right"), [(_by_exponents, True), (_slightly_wrong, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_rounding_of_terms_that_cancel_is_no_error_and_what_is_more_than_that_is(
+def test_rounding_of_cancelling_terms_passes_and_a_larger_error_fails(
     softmax: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, *, right: bool
 ) -> None:
     stage = _Summed().to(dtype)

@@ -15,7 +15,7 @@ def test_a_check_is_collected_once_per_device(judge: Judge, processes: tuple[str
     result.stdout.fnmatch_lines_random(["*full.gradients.mlp[[]cpu-float32]*", "*full.gradients.mlp[[]cpu:0-float32]*"])
 
 
-def test_the_ini_file_and_the_environment_can_name_it(
+def test_the_ini_file_and_the_environment_can_set_the_option(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_DEVICE", "nowhere")
@@ -25,9 +25,7 @@ def test_the_ini_file_and_the_environment_can_name_it(
     judge("--gradconform-device=cpu").stdout.fnmatch_lines(["*checks on cpu float32*"])
 
 
-def test_a_device_that_cannot_be_used_is_refused_before_anything_is_collected(
-    judge: Judge, processes: tuple[str, ...]
-) -> None:
+def test_an_unusable_device_is_refused_before_collection(judge: Judge, processes: tuple[str, ...]) -> None:
     result = judge("--gradconform-device=meta", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*device 'meta' cannot be used: *usable here: cpu*"])

@@ -15,7 +15,7 @@ def test_a_check_is_collected_once_per_dtype(judge: Judge, processes: tuple[str,
     result.stdout.fnmatch_lines_random(["*full.gradients.mlp[[]cpu-float64]*", "*full.gradients.mlp[[]cpu-bfloat16]*"])
 
 
-def test_the_ini_file_and_the_environment_can_name_several(
+def test_the_ini_file_and_the_environment_can_set_several_dtypes(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_DTYPE", "float64, bfloat16")
@@ -24,9 +24,7 @@ def test_the_ini_file_and_the_environment_can_name_several(
     judge().assert_outcomes(passed=6)
 
 
-def test_a_dtype_the_contract_does_not_run_in_is_refused_with_the_nearest(
-    judge: Judge, processes: tuple[str, ...]
-) -> None:
+def test_an_unsupported_dtype_is_refused_with_the_nearest_dtype(judge: Judge, processes: tuple[str, ...]) -> None:
     result = judge("--gradconform-dtype=float31", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unsupported dtype 'float31' (did you mean float32?); expected*"])

@@ -25,7 +25,7 @@ def test_the_report_is_written_in_the_order_of_the_plan(
     result.stdout.fnmatch_lines(["gradconform: JSON report in *report.json"])
 
 
-def test_the_ini_file_and_the_environment_can_name_it(
+def test_the_ini_file_and_the_environment_can_set_the_option(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_JSON", "variable.json")
@@ -37,20 +37,18 @@ def test_the_ini_file_and_the_environment_can_name_it(
     assert (pytester.path / "ini.json").exists()
 
 
-def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(
-    judge: Judge, processes: tuple[str, ...]
-) -> None:
+def test_an_unwritable_path_is_refused_before_anything_runs(judge: Judge, processes: tuple[str, ...]) -> None:
     result = judge("--gradconform-json=nowhere/report.json", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*cannot write *nowhere*report.json': No such file or directory; name a file in *"])
 
 
-def test_a_run_that_is_refused_leaves_no_file_behind(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_a_refused_run_leaves_no_file(judge: Judge, pytester: pytest.Pytester) -> None:
     judge("--gradconform-json=report.json", "--gradconform-dtype=float31")
     assert not (pytester.path / "report.json").exists()
 
 
-def test_each_decorated_test_has_a_report_of_its_own(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_each_decorated_test_writes_its_own_report(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import gradconform
@@ -70,7 +68,7 @@ def test_each_decorated_test_has_a_report_of_its_own(judge: Judge, pytester: pyt
     assert targets == ["reference-split", "autograd", "torch"]
 
 
-def test_a_report_that_cannot_be_written_leaves_the_one_before_and_is_told(
+def test_a_failed_report_write_is_reported_and_keeps_the_old_report(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pytester.path / "report.json").write_text("before", encoding="utf-8")

@@ -17,7 +17,7 @@ def stage_backward(stage_output, output_grads, input_values, outputs_with_grads_
 """
 
 
-def test_a_target_that_ends_every_worker_is_run_no_further_than_it_may(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_a_target_that_ends_every_worker_stops_at_max_crashes(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ends=ENDS)
     words = ("-n1", "--gradconform-max-crashes=2", "--gradconform-json=report.json")
     result = judge(*words, target="ends.py", checks=("full.gradients.*",))
@@ -28,14 +28,14 @@ def test_a_target_that_ends_every_worker_is_run_no_further_than_it_may(judge: Ju
     assert f"crashed or hung 2 of 2 times: {left} checks were not run" in " ".join(result.stdout.str().split())
 
 
-def test_what_pytest_xdist_is_told_wins(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_max_worker_restart_of_xdist_overrides_max_crashes(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(ends=ENDS)
     words = ("-n1", "--max-worker-restart=0", "--gradconform-max-crashes=9", "--gradconform-json=report.json")
     judge(*words, target="ends.py", checks=("full.gradients.*",))
     assert len(json.loads((pytester.path / "report.json").read_text())["results"]) == 1
 
 
-def test_what_is_no_count_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_count_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_MAX_CRASHES", "none")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

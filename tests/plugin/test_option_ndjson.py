@@ -18,7 +18,7 @@ IN_TWO = True
 Judge = Callable[..., pytest.RunResult]
 
 
-def test_each_result_is_kept_and_the_file_is_the_report(
+def test_each_result_is_recorded_and_the_records_equal_the_report(
     judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     result = judge("--gradconform-ndjson=run.ndjson", "--gradconform-json=report.json", *processes)
@@ -29,7 +29,7 @@ def test_each_result_is_kept_and_the_file_is_the_report(
     assert (off in result.stdout.str()) == (processes != ("-n2",))
 
 
-def test_a_session_that_stopped_early_is_gone_on_with_by_the_command(
+def test_the_command_resumes_a_session_that_stopped_early(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_NDJSON", "run.ndjson")
@@ -44,13 +44,13 @@ def test_a_session_that_stopped_early_is_gone_on_with_by_the_command(
     assert (run.ended, [result.status for result in run.results.values()]) == (True, ["passed", "passed"])
 
 
-def test_a_path_that_cannot_be_written_is_refused_before_anything_runs(judge: Judge) -> None:
+def test_an_unwritable_path_is_refused_before_anything_runs(judge: Judge) -> None:
     result = judge("--gradconform-ndjson=nowhere/run.ndjson")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--gradconform-ndjson: cannot open *nowhere/run.ndjson' for writing: No such *"])
 
 
-def test_the_report_does_not_take_the_place_of_the_records(judge: Judge) -> None:
+def test_one_file_for_report_and_records_is_refused(judge: Judge) -> None:
     result = judge("--gradconform-ndjson=run.json", "--gradconform-json=run.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
@@ -74,7 +74,7 @@ def full_from(written: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("written", [1, 3], ids=["a result", "the end"])
-def test_a_disk_that_is_full_ends_the_session_in_words(
+def test_a_full_disk_ends_the_session_with_a_message(
     judge: Judge, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr(RecordFile, "write", full_from(written))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-def test_the_profile_says_how_many_checks_the_manifest_has(
+def test_the_profile_decides_the_number_of_checks_of_the_manifest(
     pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     sizes = {}
@@ -19,7 +19,7 @@ def test_the_profile_says_how_many_checks_the_manifest_has(
     result.stdout.fnmatch_lines([f"1 of {sizes['full']} checks of contract 1.0, profile full, ran*"])
 
 
-def test_the_ini_file_and_the_environment_can_name_it(
+def test_the_ini_file_and_the_environment_can_set_the_option(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_PROFILE", "full")
@@ -29,7 +29,7 @@ def test_the_ini_file_and_the_environment_can_name_it(
     pytester.runpytest(*options).stdout.fnmatch_lines(["*, profile quick, *"])
 
 
-def test_a_profile_that_is_none_is_refused(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
+def test_an_unknown_profile_is_refused(pytester: pytest.Pytester, processes: tuple[str, ...]) -> None:
     result = pytester.runpytest("--gradconform=autograd", "--gradconform-profile=complete", *processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown profile 'complete'; expected one of quick, standard, full"])

@@ -18,11 +18,11 @@ def told(pytester: pytest.Pytester) -> list[str]:
     return [str(report["seed"]), report["results"][0]["message"]]
 
 
-def test_the_default_is_the_kits() -> None:
+def test_the_default_seed_is_that_of_the_kit() -> None:
     assert next(one.option.default for one in OPTIONS if one.option.name == "seed") == DEFAULT_SEED
 
 
-def test_another_seed_is_another_run_and_the_report_says_which(
+def test_another_seed_changes_the_run_and_is_reported(
     judge: Judge, pytester: pytest.Pytester, double: str, processes: tuple[str, ...]
 ) -> None:
     options = ("--gradconform-json=report.json", *processes)
@@ -34,7 +34,7 @@ def test_another_seed_is_another_run_and_the_report_says_which(
     assert told(pytester)[1] != message
 
 
-def test_the_ini_file_and_the_environment_can_name_it(
+def test_the_ini_file_and_the_environment_can_set_the_option(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_SEED", "8")
@@ -43,7 +43,7 @@ def test_the_ini_file_and_the_environment_can_name_it(
     judge().stdout.fnmatch_lines(["*seed 9"])
 
 
-def test_a_seed_that_is_no_number_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_that_is_not_a_number_is_refused(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_SEED", "often")
     result = judge()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

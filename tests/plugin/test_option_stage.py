@@ -20,7 +20,7 @@ def block():
 """
 
 
-def test_a_stage_is_judged_in_the_contracts_place(
+def test_a_stage_is_judged_instead_of_the_contract(
     judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     pytester.makepyfile(model=MODEL)
@@ -32,7 +32,7 @@ def test_a_stage_is_judged_in_the_contracts_place(
     assert report["summary"]["passed"] == 2
 
 
-def test_the_ini_file_and_the_environment_can_name_it(
+def test_the_ini_file_and_the_environment_can_set_the_option(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(model=MODEL)
@@ -43,7 +43,7 @@ def test_the_ini_file_and_the_environment_can_name_it(
     judge(checks=("*.full.gradients",)).stdout.fnmatch_lines(["*block: model.py:block*"])
 
 
-def test_what_is_no_stage_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_an_unknown_stage_is_refused(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(model=MODEL)
     result = judge("--gradconform-stage=model.py:blok")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

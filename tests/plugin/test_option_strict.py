@@ -21,13 +21,13 @@ def test_a_failed_should_fails_its_test_and_decides_the_verdict(
     assert json.loads((pytester.path / "report.json").read_text())["strict"] is True
 
 
-def test_the_ini_file_can_turn_it_on_and_the_command_line_off(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_the_ini_file_can_turn_strict_on_and_the_command_line_off(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ngradconform_strict = true")
     assert judge(target="torch", checks=("hooks.*",)).ret == pytest.ExitCode.TESTS_FAILED
     assert judge("--no-gradconform-strict", target="torch", checks=("hooks.*",)).ret == pytest.ExitCode.OK
 
 
-def test_the_environment_can_turn_it_on(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_can_turn_strict_on(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADCONFORM_STRICT", "1")
     assert judge(target="torch", checks=("hooks.*",)).ret == pytest.ExitCode.TESTS_FAILED
     monkeypatch.setenv("GRADCONFORM_STRICT", "perhaps")

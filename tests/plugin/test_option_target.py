@@ -22,7 +22,7 @@ def test_the_environment_can_name_the_target(pytester: pytest.Pytester, monkeypa
     pytester.runpytest(*QUICK).assert_outcomes(passed=1)
 
 
-def test_the_command_line_outranks_the_ini_file_which_outranks_the_environment(
+def test_the_command_line_overrides_the_ini_file_which_overrides_the_environment(
     judge: Judge, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADCONFORM_TARGET", "torch")
@@ -48,7 +48,7 @@ def test_a_file_in_the_ini_file_is_relative_to_that_file(
     ],
 )
 @pytest.mark.usefixtures("double")
-def test_a_target_that_is_none_is_refused_before_anything_is_collected(
+def test_an_unknown_target_is_refused_before_collection(
     pytester: pytest.Pytester, processes: tuple[str, ...], target: str, told: str
 ) -> None:
     pytester.makepyfile(test_own="raise RuntimeError('collected')")
@@ -58,7 +58,7 @@ def test_a_target_that_is_none_is_refused_before_anything_is_collected(
     result.stdout.no_fnmatch_line("*collected*")
 
 
-def test_every_option_tells_its_default_and_its_other_names(pytester: pytest.Pytester) -> None:
+def test_the_help_of_every_option_has_its_default_ini_name_and_variable(pytester: pytest.Pytester) -> None:
     told = " ".join(pytester.runpytest("--help").stdout.str().split())
     for option in OPTIONS:
         assert f"ini: {option.ini}; environment: {option.variable})" in told

@@ -21,7 +21,7 @@ def test_conformance(check):
 """
 
 
-def test_three_lines_run_the_contract_and_join_the_report(
+def test_the_three_line_form_runs_the_contract_and_joins_the_report(
     pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     arguments = 'profile="quick", checks=["full.gradients.mlp", "split.gradients.embedding"], dtype="float64"'
@@ -41,7 +41,7 @@ def test_three_lines_run_the_contract_and_join_the_report(
     assert [found["status"] for found in told["results"]] == ["passed", "failed"]
 
 
-def test_the_options_fill_in_what_the_decorator_leaves_out(pytester: pytest.Pytester) -> None:
+def test_options_replace_missing_arguments_of_the_decorator(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TEST.format(arguments='checks="full.gradients.mlp"'))
     pytester.makeini("[pytest]\ngradconform_dtype = float64 bfloat16\ngradconform_profile = quick")
     result = pytester.runpytest("-v", "--gradconform=autograd", "--gradconform-checks=split.gradients.mlp")
@@ -51,7 +51,7 @@ def test_the_options_fill_in_what_the_decorator_leaves_out(pytester: pytest.Pyte
     )
 
 
-def test_a_target_may_be_an_object_and_a_dtype_torchs_own(pytester: pytest.Pytester) -> None:
+def test_a_target_may_be_an_object_and_a_dtype_a_torch_dtype(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import gradconform, torch
@@ -71,7 +71,7 @@ def test_a_target_may_be_an_object_and_a_dtype_torchs_own(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["*checks on cpu float64, seed 5"])
 
 
-def test_what_is_unsupported_skips_and_a_failed_should_is_an_expected_failure(
+def test_unsupported_checks_skip_and_a_failed_should_is_an_expected_failure(
     pytester: pytest.Pytester, double: str
 ) -> None:
     pytester.makepyfile(test_skip=TEST.format(arguments=f'"{double}", profile="quick", checks="split.gradients.mlp"'))
@@ -91,7 +91,7 @@ def test_what_is_unsupported_skips_and_a_failed_should_is_an_expected_failure(
         ('"torch", checks="nothing"', "*check pattern 'nothing' matches no check*"),
     ],
 )
-def test_what_does_not_exist_is_an_error_of_collection_with_the_kits_message(
+def test_an_invalid_decorator_argument_is_a_collection_error_with_the_kits_message(
     pytester: pytest.Pytester, arguments: str, told: str
 ) -> None:
     pytester.makepyfile(TEST.format(arguments=arguments))
@@ -101,7 +101,7 @@ def test_what_does_not_exist_is_an_error_of_collection_with_the_kits_message(
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_the_example_in_its_docstring_runs(pytester: pytest.Pytester, example_of: Callable[[Any], str]) -> None:
+def test_the_example_in_the_docstring_runs(pytester: pytest.Pytester, example_of: Callable[[Any], str]) -> None:
     pytester.makepyfile(example_of(gradconform.parametrize_checks))
     told = pytester.runpytest().parseoutcomes()
     assert told.keys() == {"passed"}

@@ -26,7 +26,7 @@ def outcome(made: type[unittest.TestCase]) -> tuple[unittest.TestResult, str]:
     return unittest.TextTestRunner(stream=stream, verbosity=2).run(suite), stream.getvalue()
 
 
-def test_a_class_has_one_test_per_check_and_says_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_has_one_test_per_check_and_prints_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     made = conformance_case("reference-split", profile="quick", checks="full.gradients.*")
     found, told = outcome(made)
     assert found.wasSuccessful()
@@ -37,7 +37,7 @@ def test_a_class_has_one_test_per_check_and_says_the_verdict(capsys: pytest.Capt
     assert made.__module__ == __name__
 
 
-def test_a_failure_is_a_failure_with_the_kits_message_and_without_its_frames() -> None:
+def test_a_failure_has_the_kits_message_without_its_frames() -> None:
     found, told = outcome(conformance_case("torch", checks="split.gradients.embedding"))
     assert (found.testsRun, len(found.failures), len(found.errors)) == (1, 1, 0)
     assert "MUST failed: torch on cpu in float32" in told
@@ -45,7 +45,7 @@ def test_a_failure_is_a_failure_with_the_kits_message_and_without_its_frames() -
     assert "cases.py" not in told.partition("FAIL:")[2]
 
 
-def test_each_device_and_dtype_is_a_subtest_where_there_are_several() -> None:
+def test_several_devices_and_dtypes_are_subtests() -> None:
     made = conformance_case(
         "torch", checks=["split.gradients.embedding", "full.gradients.mlp"], dtype=["float32", "float64"]
     )
@@ -55,7 +55,7 @@ def test_each_device_and_dtype_is_a_subtest_where_there_are_several() -> None:
     assert "(device='cpu', dtype='float64')" in told
 
 
-def test_what_is_not_claimed_is_skipped_with_the_reason() -> None:
+def test_unclaimed_checks_are_skipped_with_the_reason() -> None:
     target = SimpleNamespace(stage_backward=split.stage_backward)
     found, _ = outcome(conformance_case(target, checks=["split.gradients.mlp", "full.gradients.mlp"]))
     assert [reason for _, reason in found.skipped] == ["not claimed: split"]
@@ -69,14 +69,14 @@ class _Broken(AutogradAdapter):
         del stage, spec
 
 
-def test_a_check_that_could_not_be_judged_is_an_error_and_no_failure() -> None:
+def test_a_check_that_could_not_be_judged_is_an_error_not_a_failure() -> None:
     found, told = outcome(conformance_case(_Broken(), checks="full.gradients.mlp"))
     assert (len(found.failures), len(found.errors)) == (0, 1)
     assert CheckNotJudgedError.__name__ in told
     assert "error (adapter)" in told
 
 
-def test_a_waived_failure_and_a_should_are_skipped_and_say_so(tmp_path: Path) -> None:
+def test_a_waived_failure_and_a_failed_should_are_skipped_with_the_reason(tmp_path: Path) -> None:
     waivers = tmp_path / "waivers.toml"
     waivers.write_text(
         '[[waiver]]\ncheck = "split.gradients.embedding"\nverdict = "missing"\nreason = "known"\n'
@@ -88,7 +88,7 @@ def test_a_waived_failure_and_a_should_are_skipped_and_say_so(tmp_path: Path) ->
     assert found.wasSuccessful()
 
 
-def test_a_process_that_cannot_be_believed_is_an_error_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_a_process_that_changed_torch_are_an_error_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
     made = conformance_case("reference-split", checks="full.gradients.mlp")
     assert made.run_of_checks.guard is not None
     monkeypatch.setattr(made.run_of_checks.guard, "look", lambda: "torch was changed")
@@ -97,7 +97,7 @@ def test_a_process_that_cannot_be_believed_is_an_error_of_the_class(monkeypatch:
     assert "the results of this process do not count: torch was changed" in told
 
 
-def test_names_of_methods_are_never_alike() -> None:
+def test_test_method_names_are_unique() -> None:
     made = conformance_case("reference-split", profile="full")
     names = [name for name in vars(made) if name.startswith("test_")]
     assert len(names) == len(made.run_of_checks.plan.items)
@@ -105,7 +105,7 @@ def test_names_of_methods_are_never_alike() -> None:
 
 
 @pytest.mark.parametrize(("target", "options"), [("no.such.module", {}), ("torch", {"checks": "no.such.check"})])
-def test_what_is_wrong_is_refused_where_the_class_is_made(target: str, options: dict[str, str]) -> None:
+def test_an_invalid_target_or_check_is_refused_when_the_class_is_made(target: str, options: dict[str, str]) -> None:
     with pytest.raises((TargetError, SelectionError)):
         conformance_case(target, **options)
 
@@ -117,14 +117,14 @@ def test_what_is_wrong_is_refused_where_the_class_is_made(target: str, options: 
         ({"only_for": "cpu", "profil": "quick"}, "unknown option 'profil'; nearest: profile"),
     ],
 )
-def test_an_option_that_there_is_not_is_refused_and_the_right_one_named(options: dict[str, str], told: str) -> None:
+def test_an_unknown_option_is_refused_with_the_right_option(options: dict[str, str], told: str) -> None:
     scope: dict[str, Any] = {}
     with pytest.raises(TypeError, match=told):
         instantiate(scope, "reference-split", **options)  # type: ignore[arg-type] # the mistake that is told
     assert scope == {}
 
 
-def test_classes_per_device_are_in_the_form_of_torchs() -> None:
+def test_classes_per_device_are_named_as_in_torchs_tests() -> None:
     scope: dict[str, Any] = {"__name__": "ours"}
     names = instantiate(
         scope, "reference-split", only_for="cpu", dtype=("float32", "float64"), checks="full.gradients.mlp"
@@ -138,7 +138,7 @@ def test_classes_per_device_are_in_the_form_of_torchs() -> None:
     assert outcome(made)[0].wasSuccessful()
 
 
-def test_a_device_that_cannot_be_used_has_a_class_that_is_skipped_and_says_why() -> None:
+def test_an_unusable_device_gets_a_class_that_is_skipped_with_the_reason() -> None:
     scope: dict[str, Any] = {}
     names = instantiate(scope, "reference-split", only_for=("cpu", "nosuch"), checks="full.gradients.mlp")
     assert names == ["TestStageBackwardCPU", "TestStageBackwardNOSUCH"]
@@ -151,7 +151,7 @@ def test_a_device_that_cannot_be_used_has_a_class_that_is_skipped_and_says_why()
     ("variable", "value"),
     [("PYTORCH_TESTING_DEVICE_ONLY_FOR", "cuda"), ("PYTORCH_TESTING_DEVICE_EXCEPT_FOR", "cuda,cpu")],
 )
-def test_torchs_variables_select_devices_and_an_empty_selection_is_refused(
+def test_torchs_variables_select_devices_and_an_empty_selection_is_skipped(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -178,7 +178,7 @@ def test_parametrize_checks_on_a_method_of_unittest_is_refused_by_name(pytester:
     result.stderr.fnmatch_lines(["*TestOurs::test_conformance: parametrize_checks decorates a method of TestOurs*"])
 
 
-def test_pytest_runs_the_classes_too(pytester: pytest.Pytester) -> None:
+def test_pytest_also_runs_the_unittest_classes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         from gradconform.plugins.unittest import conformance_case

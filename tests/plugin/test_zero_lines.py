@@ -27,7 +27,7 @@ def without_durations(text: str) -> Any:
     return report
 
 
-def test_however_many_processes_the_report_is_the_librarys_result_by_result(
+def test_with_any_number_of_processes_the_report_equals_the_librarys(
     judge: Judge, pytester: pytest.Pytester, processes: tuple[str, ...]
 ) -> None:
     checks = ("full.gradients.*", "split.gradients.*", "hooks.*")
@@ -56,7 +56,7 @@ def test_however_many_processes_the_report_is_the_librarys_result_by_result(
 
 
 @pytest.mark.slow
-def test_however_many_processes_a_selection_is_incomplete_and_lf_knows_what_failed(
+def test_with_any_number_of_processes_a_selection_is_incomplete_and_lf_works(
     judge: Judge, double: str, processes: tuple[str, ...]
 ) -> None:
     selected = judge("-k", "split", "-rs", *processes, target=double)
@@ -96,25 +96,25 @@ def test_collect_only_lists_the_items_and_gives_no_verdict(judge: Judge, pyteste
     assert not (pytester.path / "report.json").exists()
 
 
-def test_a_node_id_can_be_given_back_on_the_command_line(judge: Judge) -> None:
+def test_a_node_id_selects_one_check(judge: Judge) -> None:
     result = judge("gradconform::split.gradients.mlp[cpu-float32]", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*incomplete*"])
 
 
-def test_a_node_id_that_no_item_has_is_refused_with_the_nearest(judge: Judge) -> None:
+def test_an_unknown_node_id_is_refused_with_the_nearest_check(judge: Judge) -> None:
     result = judge("gradconform::split.gradients.mpl[cpu-float32]")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*no such check*nearest: split.gradients.mlp*"])
 
 
-def test_it_runs_beside_somebodys_own_tests(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_checks_run_together_with_the_users_own_tests(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_own="def test_own(): pass")
     judge().assert_outcomes(passed=3)
     judge("test_own.py::test_own").assert_outcomes(passed=3)
 
 
-def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double: str) -> None:
+def test_a_failure_shows_the_kits_message_without_a_traceback(judge: Judge, double: str) -> None:
     result = judge(target=double, checks=("full.gradients.mlp",))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -133,26 +133,24 @@ def test_a_failure_is_the_kits_message_without_a_traceback(judge: Judge, double:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_what_is_not_claimed_is_skipped_with_the_reason(judge: Judge, double: str) -> None:
+def test_unclaimed_checks_are_skipped_with_the_reason(judge: Judge, double: str) -> None:
     result = judge("-rs", target=double, checks=("full.gradients.mlp", "split.gradients.mlp"))
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED [[]1] gradconform: *not claimed: split*"])
 
 
-def test_a_failed_should_is_told_and_fails_no_test(judge: Judge) -> None:
+def test_a_failed_should_is_reported_and_fails_no_test(judge: Judge) -> None:
     result = judge("-rx", target="torch", checks=("hooks.*",))
     assert result.parseoutcomes()["xfailed"] > 0
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*failed SHOULD*", "*SHOULD*"])
 
 
-def test_runxfail_lets_a_failed_should_fail(judge: Judge) -> None:
+def test_runxfail_makes_a_failed_should_fail(judge: Judge) -> None:
     assert judge("--runxfail", target="torch", checks=("hooks.*",)).ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_adapter_that_cannot_open_is_an_error_and_no_list_of_failures(
-    judge: Judge, pytester: pytest.Pytester
-) -> None:
+def test_an_adapter_that_cannot_open_is_an_adapter_error(judge: Judge, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         adapter="""
         class Broken:
@@ -168,7 +166,7 @@ def test_an_adapter_that_cannot_open_is_an_error_and_no_list_of_failures(
     result.stdout.fnmatch_lines(["MUST error (adapter): adapter.py:Broken on cpu in float32", "*error: adapter*"])
 
 
-def test_junit_says_which_requirement_a_test_tried(judge: Judge, pytester: pytest.Pytester) -> None:
+def test_junit_has_the_requirement_of_each_test(judge: Judge, pytester: pytest.Pytester) -> None:
     judge("--junitxml=junit.xml")
     case = ET.parse(pytester.path / "junit.xml").getroot().find(".//testcase")  # noqa: S314 (pytest has written it)
     assert case is not None
@@ -180,7 +178,7 @@ def test_junit_says_which_requirement_a_test_tried(judge: Judge, pytester: pytes
     assert case.get("name") == "full.gradients.mlp[cpu-float32]"
 
 
-def test_a_user_who_turns_warnings_into_errors_gets_the_same_results(judge: Judge) -> None:
+def test_turning_warnings_into_errors_does_not_change_the_results(judge: Judge) -> None:
     judge("-W", "error", target="torch", checks=("full.gradients.*",)).assert_outcomes(
         passed=judge(target="torch", checks=("full.gradients.*",)).parseoutcomes()["passed"]
     )

@@ -34,7 +34,7 @@ def without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["_prepare_backward_infra", "clear_runtime_states"])
-def test_a_private_name_that_torch_has_taken_away_leaves_the_adapter_unavailable(
+def test_an_adapter_that_needs_a_removed_private_torch_name_is_unavailable(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(name, monkeypatch)
@@ -43,7 +43,7 @@ def test_a_private_name_that_torch_has_taken_away_leaves_the_adapter_unavailable
         check_stage_backward("torch-stage", checks=CHECKS)
 
 
-def test_a_name_that_torch_has_taken_away_is_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_torch_name_is_an_error_of_the_kits_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "backward_one_chunk"
     without(name, monkeypatch)
     report = check_stage_backward("torch-stage", checks=CHECKS)
@@ -54,13 +54,13 @@ def test_a_name_that_torch_has_taken_away_is_our_mistake(monkeypatch: pytest.Mon
         assert f"AttributeError: 'PipelineStage' object has no attribute '{name}'" in result.message
 
 
-def test_what_is_called_with_other_arguments_than_it_takes_is_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_with_wrong_arguments_is_an_error_of_the_kits_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PipelineStage, "backward_one_chunk", lambda _, chunk: chunk)
     report = check_stage_backward("torch-stage", checks=CHECKS)
     assert {(result.status, result.kind) for result in report.results} == {("error", "adapter")}
 
 
-def test_what_the_implementation_raises_in_its_own_code_is_its_own() -> None:
+def test_an_error_in_the_implementations_own_code_is_a_failure() -> None:
     report = check_stage_backward(SimpleNamespace(stage_backward=gone), checks=CHECKS)
     assert {result.status for result in report.results} == {"failed"}
     wrong = SimpleNamespace(stage_backward=split.stage_backward, stage_backward_weight=split.stage_backward_weight)
@@ -69,7 +69,7 @@ def test_what_the_implementation_raises_in_its_own_code_is_its_own() -> None:
     assert "stage_backward_input returned a tuple of length 1" in report.failures[0].message
 
 
-def test_a_mistake_in_what_calls_the_functions_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_kits_calling_code_is_an_adapter_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(functions, "as_tuple")
     report = check_stage_backward(split, checks="full.gradients.mlp")
     assert [(result.status, result.kind) for result in report.results] == [("error", "adapter")]
@@ -129,7 +129,7 @@ class OfLiveOutputs(AutogradSession):
         (OfLiveOutputs, "(outputs that the caller frees, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
     ],
 )
-def test_a_mistake_of_an_adapter_is_reported_before_any_check(session: Any, said: str) -> None:
+def test_an_adapter_error_is_reported_before_any_check(session: Any, said: str) -> None:
     target = SimpleNamespace(name="mine", capabilities={}, open=session)
     report = check_stage_backward(target, checks=CHECKS)
     for result in report.results:
@@ -138,7 +138,7 @@ def test_a_mistake_of_an_adapter_is_reported_before_any_check(session: Any, said
     assert __file__ in report.results[0].message or "raised" not in said
 
 
-def test_a_wrong_value_after_the_first_linear_is_a_failure_and_not_the_adapters_error() -> None:
+def test_a_wrong_value_outside_the_pre_flight_is_a_failure_not_an_adapter_error() -> None:
     class OfTheOther(AutogradSession):
         def backward(self, mb: int, output_grads: Any) -> Any:
             return super().backward(max(self._forwards) if self._forwards else mb, output_grads)
@@ -158,7 +158,7 @@ def test_a_wrong_value_after_the_first_linear_is_a_failure_and_not_the_adapters_
         ("megatron-core", "*.dict-output"),
     ],
 )
-def test_a_shipped_adapter_makes_no_mistake_with_what_it_does_not_claim(name: str, checks: str) -> None:
+def test_a_shipped_adapter_refuses_features_it_does_not_claim(name: str, checks: str) -> None:
     if name == "megatron-core":
         pytest.importorskip("megatron.core")
     report = check_stage_backward(name, checks=checks, probe=True)

@@ -55,11 +55,11 @@ def blamed(report: Report) -> set[str]:
     return {str(finding["where"]).rpartition(".")[2] for result in report.failures for finding in result.findings}
 
 
-def test_hooks_of_biases_in_i_fail_unless_they_are_claimed_so() -> None:
+def test_bias_hooks_called_in_i_fail_without_the_claim() -> None:
     assert blamed(judged(BiasesInI)) == {"bias"}
 
 
-def test_with_the_claim_the_hooks_of_weights_are_judged_alone() -> None:
+def test_with_the_early_bias_hook_claim_only_weight_hooks_are_judged() -> None:
     report = judged(BiasesInI, bias_hooks="early")
     assert [(result.check, result.message) for result in report.failures] == []
     passed = {result.check for result in report if result.status == "passed"}
@@ -68,11 +68,11 @@ def test_with_the_claim_the_hooks_of_weights_are_judged_alone() -> None:
     assert {"bias_hooks=as_weights" in result.unclaimed for result in altered} == {True}
 
 
-def test_the_claim_for_biases_excuses_no_weight() -> None:
+def test_the_bias_hook_claim_does_not_excuse_weight_hooks() -> None:
     assert blamed(judged(WeightsSilent, bias_hooks="early")) == {"weight"}
 
 
 @pytest.mark.parametrize("value", ["nowhere", "with_grad", True])
-def test_another_value_is_refused(value: Any) -> None:
+def test_an_unknown_value_of_the_claim_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"capability bias_hooks: expected one of as_weights, early, never"):
         Capabilities(bias_hooks=value)

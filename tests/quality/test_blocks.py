@@ -36,7 +36,7 @@ IN_CI = {"sums-in-pairs": "bfloat16", "sums-in-float64": "float16", "full-of-bot
         ),
     ],
 )
-def test_no_right_variant_is_accused_on_a_block(name: str, dtype: str, judge: Judge) -> None:
+def test_every_right_variant_passes_on_blocks(name: str, dtype: str, judge: Judge) -> None:
     report = judge(VARIANTS[name](), block=ALL, dtype=dtype, strict=True, diagnose=False)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.summary["error"] == 0
@@ -44,13 +44,13 @@ def test_no_right_variant_is_accused_on_a_block(name: str, dtype: str, judge: Ju
 
 
 @pytest.mark.nightly
-def test_a_right_split_backward_is_not_accused_at_a_million_values(judge: Judge) -> None:
+def test_a_right_split_backward_passes_at_a_million_values(judge: Judge) -> None:
     report = judge("reference-split", block=ALL, sizes="large", strict=True, diagnose=False)
     assert report.summary["passed"] == len(report.results)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_block_has_no_trait_at_another_size_that_it_has_not_at_the_lowest(name: str) -> None:
+def test_a_block_has_no_additional_trait_at_a_larger_size(name: str) -> None:
     lowest, *others = LADDER["small"]
     expected = shown(BLOCKS[name].at(lowest), torch.float32)
     for size in others:
@@ -73,7 +73,7 @@ class _WrongAbove:
         return found
 
 
-def test_a_mistake_in_large_tensors_alone_is_found_above_that_size_and_not_below() -> None:
+def test_an_error_only_in_large_tensors_is_found_only_above_that_size() -> None:
     made = _WrongAbove(2**12)
     report = check_stage_backward(made, block="swiglu")
     failed = {result.check.rpartition(".")[2] for result in report.failures}
@@ -92,7 +92,7 @@ def test_the_estimate_of_memory_grows_with_the_size() -> None:
         assert memory_of(block, LADDER["full"][1]) > memory_of(block, LADDER["small"][0]) > 0
 
 
-def test_rungs_stand_on_both_sides_of_powers_of_two() -> None:
+def test_block_sizes_are_on_both_sides_of_powers_of_two() -> None:
     elements = {size.name: size.elements for size in rungs("full")}
     for power in (15, 20, 31):
         assert elements[f"below-2-{power}"] < elements[f"at-2-{power}"] == 2**power < elements[f"above-2-{power}"]

@@ -32,7 +32,7 @@ def _short(found: re.Match[str]) -> str:
     return f"expected {float(found[1]):.2g}, got {float(found[2]):.2g}; ..."
 
 
-def test_a_micro_batch_counted_twice() -> None:
+def test_a_micro_batch_counted_twice_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("wrong-after-the-fifth-call", "accumulate.iterations.full-10"),
         """\
@@ -44,7 +44,7 @@ program F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 ... B9 (20 actions)
     )
 
 
-def test_gradients_overwritten() -> None:
+def test_overwritten_gradients_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("overwrite", "accumulate.iterations.split-3"),
         """\
@@ -56,7 +56,7 @@ program F0 I0 W0 F1 I1 W1 F2 I2 W2
     )
 
 
-def test_a_micro_batch_missing() -> None:
+def test_a_missing_micro_batch_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("first-microbatch-only", "accumulate.iterations.full-3"),
         """\
@@ -68,7 +68,7 @@ program F0 B0 F1 B1 F2 B2
     )
 
 
-def test_a_division_by_the_number_of_micro_batches() -> None:
+def test_division_by_the_number_of_micro_batches_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("divided-by-microbatches", "accumulate.iterations.split-3"),
         """\
@@ -80,7 +80,7 @@ program F0 I0 W0 F1 I1 W1 F2 I2 W2
     )
 
 
-def test_swapped_contexts() -> None:
+def test_swapped_contexts_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("weight-passes-last-in-first-out", "split.gradients.mlp"),
         """\
@@ -92,7 +92,7 @@ program F0 I0 F1 I1 W0 W1
     )
 
 
-def test_a_running_sum() -> None:
+def test_a_running_sum_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("running-sum-of-an-input", "accumulate.reused_input.full"),
         """\
@@ -101,7 +101,7 @@ input 0, after B1: worst at [3, 0]: expected -0.13, got -0.34; ...; likely cause
     )
 
 
-def test_swapped_slots() -> None:
+def test_swapped_slots_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("input-grads-reversed", "full.gradients.two-inputs"),
         """\
@@ -111,7 +111,7 @@ input 1, after B0: expected shape (7, 3), got (7, 5); likely cause: equals the g
     )
 
 
-def test_shifted_slots() -> None:
+def test_shifted_slots_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("input-that-needs-none-shifts-the-slots", "split.gradients.fixed-input-first"),
         """\
@@ -121,7 +121,7 @@ input 1, after I0: expected a tensor of shape (7, 3) with largest element 0.403,
     )
 
 
-def test_one_use_of_a_tied_weight() -> None:
+def test_one_use_of_a_tied_weight_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("later-uses-of-a-tied-weight", "split.gradients.tied-apart"),
         """\
@@ -130,7 +130,7 @@ first.weight, after W0: worst at [8, 4]: expected -2.7, got 0.7; ...; likely cau
     )
 
 
-def test_one_path_to_an_input() -> None:
+def test_one_path_to_an_input_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("later-paths-to-an-input", "full.gradients.residual"),
         """\
@@ -139,7 +139,7 @@ input 0, after B0: worst at [0, 3]: expected 0.75, got -1.8; ...; likely cause: 
     )
 
 
-def test_a_transpose() -> None:
+def test_a_transpose_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("square-gradient-transposed", "full.gradients.square-weight"),
         """\
@@ -149,7 +149,7 @@ input 0, after B0: worst at [0, 2]: expected -0.042, got -2.4; ...; likely cause
     )
 
 
-def test_a_rounding() -> None:
+def test_a_rounding_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("rounded-through-bfloat16", "full.gradients.sum-of-inputs"),
         """\
@@ -159,7 +159,7 @@ input 1, after B0: worst at [3, 3]: expected -1.3, got -1.3; ...; likely cause: 
     )
 
 
-def test_a_relative_error() -> None:
+def test_a_relative_error_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("relative-error-1e-5", "full.gradients.sum-of-inputs"),
         """\
@@ -169,7 +169,7 @@ input 1, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: 
     )
 
 
-def test_one_wrong_element() -> None:
+def test_one_wrong_element_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("one-element-wrong", "full.gradients.sum-of-inputs"),
         """\
@@ -179,7 +179,7 @@ input 1, after B0: worst at [0, 1]: expected -1.9, got -1.9; ...; likely cause: 
     )
 
 
-def test_nan_replaced() -> None:
+def test_a_replaced_nan_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("nan-replaced", "grad_tuple.nonfinite.nan-full"),
         """\
@@ -192,7 +192,7 @@ input 0 (NaN and inf), after B0: at [3, 0]: expected nan, got 0 (5 elements); li
     )
 
 
-def test_a_dropped_output_gradient() -> None:
+def test_a_dropped_output_gradient_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("second-output", "full.gradients.two-outputs"),
         """\
@@ -205,7 +205,7 @@ right.bias, after B0: expected a tensor of shape (2,) with largest element 1.22,
     )
 
 
-def test_none_read_as_ones() -> None:
+def test_none_treated_as_ones_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("none-read-as-ones", "grad_tuple.none.middle-full"),
         """\
@@ -215,7 +215,7 @@ heads.1.weight, after B0: worst at [0, 3]: expected 0.21, got -3.2; ...; likely 
     )
 
 
-def test_two_mistakes_that_come_to_the_same() -> None:
+def test_two_mistakes_with_equal_results_are_both_reported_as_cause() -> None:
     assert_expected_inline(
         message("none-shifts-the-gradients-behind-it", "grad_tuple.none.chunk-full"),
         """\
@@ -226,7 +226,7 @@ linear.bias, after B0: worst at [6]: expected 3, got 0.57; ...; likely cause: No
     )
 
 
-def test_mixed_up_forwards() -> None:
+def test_mixed_up_forwards_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("newest-forward-for-every-backward", "accumulate.order.full-all-forwards-first"),
         """\
@@ -243,7 +243,7 @@ right.weight, after B0: worst at [1, 6]: expected -4.1, got 1.1; ...; likely cau
     )
 
 
-def test_a_context_that_is_lost() -> None:
+def test_a_lost_context_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("ring-of-eight-contexts", "accumulate.iterations.split-10-deferred"),
         """\
@@ -255,7 +255,7 @@ program F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 ... W9 (30 actions)
     )
 
 
-def test_one_buffer_for_two_parameters() -> None:
+def test_one_buffer_for_two_parameters_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("two-parameters-share-a-buffer", "split.gradients.mlp"),
         """\
@@ -267,7 +267,7 @@ program F0 I0 F1 I1 W0 W1
     )
 
 
-def test_a_gradient_changed_after_it_was_returned() -> None:
+def test_a_gradient_changed_after_its_return_is_reported() -> None:
     assert_expected_inline(
         message("returned-buffer-reused", "state.returned.mlp-full"),
         """\
@@ -276,7 +276,7 @@ input gradient 0 returned by B0: changed after it was returned""",
     )
 
 
-def test_storage_shared_with_the_output_gradient() -> None:
+def test_storage_shared_with_the_output_gradient_is_reported() -> None:
     assert_expected_inline(
         message("output-gradient-stored", "state.stored_storage.bare-bias-full"),
         """\
@@ -285,7 +285,7 @@ gradient of bare, after B0: shares storage with output gradient 0 of micro-batch
     )
 
 
-def test_what_an_error_left_behind() -> None:
+def test_an_earlier_error_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("next-session-poisoned", "misuse.next_session.shape-full"),
         """\
@@ -298,7 +298,7 @@ input 0, after 1B0: expected a tensor of shape (7, 5) with largest element 1.02,
     )
 
 
-def test_a_stage_in_eval_mode() -> None:
+def test_a_stage_in_eval_mode_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("stage-left-in-eval-mode", "full.gradients.dropout"),
         """\
@@ -311,7 +311,7 @@ input 0, after B1: worst at [3, 0]: expected -0.28, got -0.78; ...; likely cause
     )
 
 
-def test_a_buffer_reused_between_stages() -> None:
+def test_a_buffer_reused_between_stages_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("returned-buffer-shared-by-stages", "schedule.gradients.interleaved-zero-bubble-2x2x3"),
         """\
@@ -324,7 +324,7 @@ branch.2.bias, after 1W0: worst at [0]: expected 0.02, got -0.0018; ...; likely 
     )
 
 
-def test_written_to_a_detached_copy() -> None:
+def test_accumulation_into_a_detached_copy_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("written-to-a-detached-copy", "full.gradients.checkpoint"),
         """\
@@ -334,7 +334,7 @@ block.2.weight, after B0: expected a tensor of shape (7, 13) with largest elemen
     )
 
 
-def test_a_history() -> None:
+def test_a_gradient_with_a_graph_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("gradients-with-a-history", "full.gradients.linear-3d"),
         """\
@@ -344,7 +344,7 @@ bias, after B0: requires a gradient itself (plain autograd: no); likely cause: i
     )
 
 
-def test_a_hook_applied_twice() -> None:
+def test_a_hook_applied_twice_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("activation-hooks-twice", "full.gradients.linear-hook"),
         """\
@@ -355,7 +355,7 @@ first.bias, after B0: worst at [1]: expected -0.057, got -0.028; ...; likely cau
     )
 
 
-def test_the_weight_pass_of_another_session() -> None:
+def test_the_weight_pass_of_another_session_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("weight-passes-of-every-session", "schedule.gradients.zbv-zero-bubble-2x2x3"),
         """\
@@ -367,7 +367,7 @@ branch.2.bias, after 1I2: worst at [4]: expected -0.12, got -0.26; ...; likely c
     )
 
 
-def test_a_number_that_is_used_again() -> None:
+def test_a_reused_micro_batch_number_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("contexts-of-the-first-step", "steps.params.rebind-tied-parallel-split"),
         """\
@@ -377,7 +377,7 @@ linear.bias, after W0: expected a tensor of shape (3,) with largest element 3.23
     )
 
 
-def test_a_session_that_was_opened_in_between() -> None:
+def test_a_session_opened_in_between_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("opening-clears-the-module", "steps.opened_late.one-module-split"),
         """\
@@ -394,7 +394,7 @@ the action, after I1: raised KeyError: 1; plain autograd does not""",
     )
 
 
-def test_what_the_garbage_collector_took() -> None:
+def test_a_context_freed_by_the_garbage_collector_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("contexts-held-weakly-in-a-cycle", "lifetime.collected.mlp"),
         """\
@@ -406,7 +406,7 @@ program F0 F1 I0 drop0 I1 drop1 collect W1 collect W0
     )
 
 
-def test_a_weight_pass_that_was_never_asked_for() -> None:
+def test_a_weight_pass_that_was_never_called_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("forgotten-weight-pass-left-in-a-queue", "misuse.forgotten_weight.next-session"),
         """\
@@ -418,7 +418,7 @@ program F0 I0 finish! close 1F0 1I0 1W0 1finish
     )
 
 
-def test_a_count_that_ends() -> None:
+def test_a_limit_on_the_number_of_backwards_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("backwards-past-sixty-four-lost", "space.full.past-64-mb-2"),
         """\
@@ -429,7 +429,7 @@ layers.linear.bias, after B64: worst at [3]: expected -79, got -1e+02; ...; like
     )
 
 
-def test_a_call_under_no_grad_and_from_another_thread() -> None:
+def test_a_call_under_no_grad_from_another_thread_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("backward-left-out-without-grad-mode", "mode.gradients.together-full"),
         """\
@@ -442,7 +442,7 @@ input 0, after B0: expected a tensor of shape (7, 5) with largest element 0.214,
     )
 
 
-def test_a_hook_that_moves_gradients_and_is_never_called() -> None:
+def test_a_gradient_moving_hook_that_is_never_called_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("post-accumulate-hooks-never", "hooks.altered.move-tied-parallel-full"),
         """\
@@ -452,7 +452,7 @@ linear.bias, after B0: expected a tensor of shape (3,) with largest element 1.29
     )
 
 
-def test_a_parameter_that_was_frozen_at_first() -> None:
+def test_a_parameter_frozen_at_open_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("trained-parameters-looked-up-once", "steps.frozen.thawed-in-flight-full"),
         """\
@@ -461,7 +461,7 @@ program F0 unfreeze2 B0 F1 B1
     )
 
 
-def test_a_gradient_cleared_where_its_parameter_is_frozen() -> None:
+def test_a_gradient_cleared_while_its_parameter_was_frozen_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("gradients-of-frozen-parameters-cleared", "steps.frozen.between-full"),
         """\
@@ -470,7 +470,7 @@ program F0 B0 freeze0 F1 B1 unfreeze0 F2 B2
     )
 
 
-def test_a_parameter_without_elements() -> None:
+def test_a_parameter_without_elements_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("no-elements-no-gradient", "space.split.no-elements-1"),
         """\
@@ -479,7 +479,7 @@ layers.linear.weight, after W0: expected a tensor of shape (7, 0) with largest e
     )
 
 
-def test_parameters_past_a_number() -> None:
+def test_a_limit_on_the_number_of_parameters_is_reported_as_cause() -> None:
     told = message("parameters-past-128-left-out", "space.split.many-parameters-1")
     assert_expected_inline(
         "\n".join(told.splitlines()[:3]),
@@ -490,7 +490,7 @@ layers.biases.126, after W1: expected a tensor of shape (7,) with largest elemen
     )
 
 
-def test_an_argument_that_is_not_used() -> None:
+def test_an_unused_argument_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("all-inputs-lost-with-one-that-is-not-used", "space.full.unused-input-1"),
         """\
@@ -499,7 +499,7 @@ input 0, after B0: expected a tensor of shape (3, 37) with largest element 1.48,
     )
 
 
-def test_elements_behind_whole_blocks() -> None:
+def test_missing_elements_after_whole_blocks_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("tail-behind-blocks-of-sixteen-dropped", "space.full.37x41-1"),
         """\
@@ -510,7 +510,7 @@ layers.linear.bias, after B0: worst at [33]: expected 12, got 0; ...; likely cau
     )
 
 
-def test_subnormal_numbers_taken_for_zero() -> None:
+def test_subnormal_numbers_flushed_to_zero_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("subnormal-gradients-flushed", "space.full.subnormal-1"),
         """\
@@ -519,7 +519,7 @@ layers.linear.weight, after B0: worst at [16, 25]: expected 1.2e-38, got 0; ...;
     )
 
 
-def test_an_argument_that_cancels() -> None:
+def test_an_argument_that_cancels_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("arguments-that-add-up-to-zero-taken-for-padding", "space.split.cancelling-1"),
         """\
@@ -537,7 +537,7 @@ layers.linear.bias, after 1W0: worst at [111]: expected -2e+02, got 0; ...; like
     )
 
 
-def test_two_marks_of_what_is_taken_for_padding() -> None:
+def test_two_possible_reasons_for_padding_are_both_reported_as_cause() -> None:
     assert_expected_inline(
         message("output-of-bools-taken-for-a-mask", "space.full.bools-1"),
         """\
@@ -550,7 +550,7 @@ layers.linear.bias, after B0: worst at [16]: expected -6.9, got 0; ...; likely c
     )
 
 
-def test_whole_numbers() -> None:
+def test_truncation_to_integers_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("input-gradients-in-the-dtype-of-the-last-argument", "space.split.integer-input-1"),
         """\
@@ -559,7 +559,7 @@ input 0, after I0: worst at [2, 32]: expected 14, got 13; ...; likely cause: tru
     )
 
 
-def test_a_rounding_to_eight_bits() -> None:
+def test_a_rounding_to_eight_bits_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("parameter-gradients-through-fp8", "split.bias.gradients"),
         """\
@@ -575,7 +575,7 @@ down.bias, after W0: worst at [10]: expected 7, got 6.8; ...; likely cause: none
     )
 
 
-def test_a_rounding_to_few_bits() -> None:
+def test_a_rounding_to_few_bits_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("parameter-gradients-rounded-at-random", "split.bias.gradients"),
         """\
@@ -591,7 +591,7 @@ down.bias, after W0: worst at [2]: expected 4.1, got 4.2; ...; likely cause: rou
     )
 
 
-def test_a_hook_of_the_caller_applied_twice() -> None:
+def test_a_caller_hook_applied_twice_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("tensor-hooks-applied-twice", "hooks.altered.scale-mlp-full"),
         """\
@@ -603,7 +603,7 @@ program F0 F1 B0 B1
     )
 
 
-def test_hooks_of_modules_never_called() -> None:
+def test_module_hooks_never_called_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("modules-walked-around", "hooks.value.module-hooks-full"),
         """\
@@ -614,7 +614,7 @@ input 0, after B0: worst at [2, 1]: expected -0.059, got -0.12; ...; likely caus
     )
 
 
-def test_a_stage_in_training_mode() -> None:
+def test_a_stage_in_training_mode_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("stage-put-into-training-mode", "mode.gradients.eval-dropout-full"),
         """\
@@ -627,7 +627,7 @@ input 0, after B0: worst at [5, 0]: expected -0.66, got 0.0025; ...; likely caus
     )
 
 
-def test_an_output_left_out_that_needs_no_gradient() -> None:
+def test_a_skipped_output_without_gradient_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("output-that-needs-none-shifts-the-gradients", "split.gradients.mask-output"),
         """\
@@ -638,7 +638,7 @@ linear.bias, after W0: expected a tensor of shape (3,) with largest element 0.61
     )
 
 
-def test_parameters_from_before_a_step() -> None:
+def test_parameters_from_before_a_step_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("weights-of-the-first-forward", "steps.params.step-full"),
         """\
@@ -651,7 +651,7 @@ input 0, after B0: worst at [2, 3]: expected 0.054, got -0.15; ...; likely cause
     )
 
 
-def test_other_strides_taken_for_flat_memory() -> None:
+def test_strided_gradients_added_as_flat_memory_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("gradients-added-as-flat-memory", "steps.grads.strides-full"),
         """\
@@ -663,7 +663,7 @@ program F0 B0 restride F1 B1
     )
 
 
-def test_a_bucket_written_at_its_start() -> None:
+def test_gradients_added_at_the_start_of_a_bucket_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("gradients-added-at-the-start-of-their-storage", "steps.grads.bucket-for-none-full"),
         """\
@@ -675,7 +675,7 @@ program F0 B0 zero_none bucket F1 B1
     )
 
 
-def test_parameters_from_behind_a_step() -> None:
+def test_parameters_from_after_a_step_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("forward-run-again-with-new-parameters", "steps.in_flight.full"),
         """\
@@ -685,7 +685,7 @@ shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the pa
     )
 
 
-def test_the_forward_of_another_session() -> None:
+def test_the_forward_of_another_session_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("contexts-kept-on-the-module", "steps.one_module.full"),
         """\
@@ -702,7 +702,7 @@ the action, after B1: raised KeyError: 1; plain autograd does not""",
     )
 
 
-def test_what_other_sessions_have_added_overwritten() -> None:
+def test_overwritten_gradients_of_other_sessions_are_reported_as_cause() -> None:
     assert_expected_inline(
         message("sums-of-each-session-assigned", "steps.tied.full"),
         """\
@@ -714,7 +714,7 @@ program F0 1F0 F1 1F1 B0 1B1 1B0 B1
     )
 
 
-def test_the_first_row_for_all() -> None:
+def test_the_first_row_used_for_all_rows_is_reported_as_cause() -> None:
     assert_expected_inline(
         message("tuple-of-one-taken-apart-twice", "space.split.tuple-of-one-1"),
         """\

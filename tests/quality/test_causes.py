@@ -226,18 +226,18 @@ BROAD = ["*.gradients.mlp", "*.gradients.tied-*", "accumulate.iterations.split-1
 BROAD += ["schedule.chain.tied", "grad_tuple.size.*"]
 
 
-def test_every_fault_that_has_a_cause_is_told_by_a_sentence_of_its_own() -> None:
+def test_every_fault_with_a_cause_has_an_expected_message() -> None:
     assert sorted(SAID) == sorted(name for name, fault in FAULTS.items() if fault.causes)
 
 
-def test_the_causes_of_the_catalogue_are_written_as_a_report_writes_them() -> None:
+def test_the_causes_of_the_faults_use_the_fields_of_a_report() -> None:
     causes = [cause for fault in FAULTS.values() for cause in fault.causes]
     assert {cause["kind"].upper() for cause in causes} <= set(Mistake.__members__)
     assert {name for cause in causes for name in cause} <= {field.name for field in fields(Cause)}
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_message_on_a_fault_says_its_cause(name: str) -> None:
+def test_the_message_on_a_fault_names_its_cause(name: str) -> None:
     fault = FAULTS[name]
     dtype = "float32" if fault.dtypes is None or "float32" in fault.dtypes else fault.dtypes[0]
     report = check_stage_backward(fault.make(), checks=fault.named, dtype=dtype, strict=True)
@@ -262,7 +262,7 @@ def unevenly_scaled(drawn: Tensor, right: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("noise", [replaced, disturbed, unevenly_scaled])
-def test_noise_is_told_no_cause(noise: Callable[[Tensor, Tensor], Tensor], dtype: str) -> None:
+def test_noise_gets_no_cause(noise: Callable[[Tensor, Tensor], Tensor], dtype: str) -> None:
     generator = torch.Generator().manual_seed(20)
 
     def edit(grad: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def rows_without(fault: Fault) -> list[str]:
 
 
 @pytest.mark.parametrize("dimension", WORDS)
-def test_a_dimension_has_a_fault_that_its_rows_alone_show(dimension: str) -> None:
+def test_each_dimension_has_a_fault_that_only_its_rows_find(dimension: str) -> None:
     fault = next(fault for fault in FAULTS.values() if fault.dimension == dimension)
     beside = judged(fault, rows_without(fault))
     assert beside.summary["failed"] == beside.summary["error"] == 0
@@ -61,7 +61,7 @@ def test_a_dimension_has_a_fault_that_its_rows_alone_show(dimension: str) -> Non
     assert all(one.get(dimension, fault.values[0]) in fault.values for one in needs)
 
 
-def test_faults_name_dimensions_and_values_that_there_are() -> None:
+def test_faults_name_existing_dimensions_and_values() -> None:
     named = [(fault.dimension, fault.values) for fault in FAULTS.values() if fault.dimension is not None]
     assert all(values and set(values) <= WORDS[dimension] for dimension, values in named)
 

@@ -107,7 +107,7 @@ def on_named_checks(judge: Judge, fault: Fault, dtype: str = "float32") -> Repor
 
 
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in FAULTS.items() if in_dtype(fault)])
-def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Judge) -> None:
+def test_every_check_that_a_fault_names_finds_it(fault: Fault, judge: Judge) -> None:
     report = on_named_checks(judge, fault)
     # A row of the space has some twenty values, of which another may hide the fault: one row of each name is enough.
     failed = [result for result in report if result.status == "failed"]
@@ -133,7 +133,7 @@ def test_a_fault_is_caught_by_every_check_one_would_name(fault: Fault, judge: Ju
         pytest.param("float16", marks=pytest.mark.nightly),
     ],
 )
-def test_a_fault_is_caught_by_every_check_one_would_name_in_the_other_dtypes(dtype: str, judge: Judge) -> None:
+def test_every_check_that_a_fault_names_finds_it_in_the_other_dtypes(dtype: str, judge: Judge) -> None:
     here = [fault for fault in FAULTS.values() if in_dtype(fault, dtype)]
     missed, untried = [], []
     for fault in here:
@@ -156,7 +156,7 @@ def test_a_fault_is_caught_by_every_check_one_would_name_in_the_other_dtypes(dty
     assert {name for name, fault in FAULTS.items() if not in_dtype(fault, dtype)} == NONE_IN[dtype]
 
 
-def test_a_fault_that_is_none_in_some_dtypes_says_why() -> None:
+def test_a_fault_limited_to_some_dtypes_gives_the_reason() -> None:
     assert {name for name, fault in FAULTS.items() if fault.elsewhere} == {
         name for name, fault in FAULTS.items() if fault.dtypes is not None
     }
@@ -200,7 +200,7 @@ def test_every_topic_has_faults_and_every_fault_a_topic() -> None:
     assert len(FAULTS) >= 60
 
 
-def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None:
+def test_unaltered_parts_of_the_faults_pass() -> None:
     from gradconform.reference.faults.alterations import RIGHT, every_grad, output_grads, param_grads, target  # noqa: PLC0415 (it imports torch)
 
     for functions in (RIGHT, param_grads(lambda _, added, __: added), output_grads(lambda _, grads: grads)):
@@ -210,7 +210,7 @@ def test_what_the_faults_are_made_of_is_right_where_nothing_is_altered() -> None
     assert report.conforms, report.failures
 
 
-def test_a_graph_tells_the_users_of_a_leaf_and_the_way_to_the_inputs() -> None:
+def test_a_graph_lists_the_uses_of_a_leaf_and_the_path_to_the_inputs() -> None:
     import torch  # noqa: PLC0415 (it imports torch)
 
     weight = torch.nn.Parameter(torch.ones(2, 2))

@@ -76,20 +76,20 @@ def departs(report: Report) -> set[str | None]:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_wrong_parameter_gradient_is_in_its_module(judge: Judge, twice: bool) -> None:  # noqa: FBT001 (a parameter)
+def test_a_wrong_parameter_gradient_is_located_in_its_module(judge: Judge, twice: bool) -> None:  # noqa: FBT001 (a parameter)
     report = judge(scaled((8, 6), 1.5), stage=case(twice=twice), checks=CHECKS)
     assert [result.status for result in report] == ["failed", "failed"]
     assert departs(report) == {"layers.1.up (right at its output and its input, wrong in its weight)"}
     assert "departs=layers.1.up (right at its output" in report.results[0].message
 
 
-def test_a_wrong_gradient_on_the_way_is_in_the_module_that_it_comes_out_of(judge: Judge) -> None:
+def test_a_wrong_inner_gradient_is_located_in_the_module_that_makes_it_wrong(judge: Judge) -> None:
     report = judge(hooked("layers.1.down"), stage=case(), checks=CHECKS)
     assert [result.status for result in report] == ["failed", "failed"]
     assert departs(report) == {"layers.1.down (right at its output, wrong at its input)"}
 
 
-def test_what_fails_without_a_wrong_gradient_at_a_boundary_is_left_as_it_is(judge: Judge) -> None:
+def test_a_failure_without_a_wrong_boundary_gradient_names_no_module(judge: Judge) -> None:
     everything = target(param_grads(lambda _, grad, __: grad * 2))
     report = judge(
         everything, stage=StageCase("one", "one layer", lambda: nn.Linear(3, 2), (Normal((4, 3)),)), checks=CHECKS
@@ -97,7 +97,7 @@ def test_what_fails_without_a_wrong_gradient_at_a_boundary_is_left_as_it_is(judg
     assert departs(report) == {None}
 
 
-def test_a_right_backward_departs_nowhere(judge: Judge) -> None:
+def test_a_right_backward_passes_and_names_no_wrong_module(judge: Judge) -> None:
     report = judge("reference-split", stage=case(twice=True), checks=CHECKS)
     assert [result.status for result in report] == ["passed", "passed"]
 
@@ -121,13 +121,13 @@ class Twice(FunctionsSession):
             handle.remove()
 
 
-def test_of_forwards_that_are_run_more_often_than_by_plain_autograd_nothing_is_said(judge: Judge) -> None:
+def test_if_forwards_run_more_often_than_in_plain_autograd_no_module_is_named(judge: Judge) -> None:
     report = judge(with_session(Twice), stage=case(), checks="stage.*.full.gradients")
     assert [result.status for result in report] == ["failed"]
     assert departs(report) == {None}
 
 
-def test_what_departs_in_a_parameter_is_not_said_of_another_gradient(judge: Judge) -> None:
+def test_a_module_with_a_wrong_parameter_is_not_named_for_other_gradients(judge: Judge) -> None:
     returned = each_input_grad(lambda _, grad: grad / 2)
     both = target(param_grads(lambda one, grad, _: grad * 1.5 if tuple(one.shape) == (8, 6) else grad, returned))
     report = judge(both, stage=case(), checks="stage.*.full.gradients")
@@ -139,7 +139,7 @@ def test_what_departs_in_a_parameter_is_not_said_of_another_gradient(judge: Judg
     }
 
 
-def test_torchs_split_departs_where_a_gradient_is_wrong_that_is_told(judge: Judge) -> None:
+def test_for_torchs_split_only_the_module_of_a_wrong_gradient_is_named(judge: Judge) -> None:
     report = judge("torch", stage=[ZOO["penalty-output"], ZOO["merged-paths"], ZOO["dict-output"]], checks=CHECKS)
     for result in report:
         for finding in result.findings:
@@ -160,7 +160,7 @@ def test_torchs_split_departs_where_a_gradient_is_wrong_that_is_told(judge: Judg
         ),
     ],
 )
-def test_a_fault_in_the_middle_of_a_model_by_name_is_localised(name: str, stage: str, path: str, judge: Judge) -> None:
+def test_a_fault_in_the_middle_of_a_named_model_is_located(name: str, stage: str, path: str, judge: Judge) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gradconform[transformers]'")
     # What is given to the next module is what this one puts out, where nothing is between them.
     given_to = {"activation_fn": "fc2", "dropout": "wo"}

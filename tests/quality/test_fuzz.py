@@ -45,7 +45,7 @@ def test_fuzzing_finds_a_fault_and_shrinks_it_to_five_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["autograd", "reference-split"])
-def test_fuzzing_accuses_nothing_right(name: str) -> None:
+def test_fuzzing_right_targets_finds_no_defect(name: str) -> None:
     found = campaign(resolve(name), 200, torch.bfloat16)
     assert found.defects == []
     assert found.failing == 0
@@ -53,7 +53,7 @@ def test_fuzzing_accuses_nothing_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_fuzzing_accuses_no_right_variant(name: str) -> None:
+def test_fuzzing_right_variants_finds_no_defect(name: str) -> None:
     found = campaign(resolve(VARIANTS[name]()), 60, torch.float64)
     assert [defect.key for defect in found.defects] == []
 
@@ -66,7 +66,7 @@ PASSED = {
 
 
 @pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.dimension in PASSED])
-def test_a_random_trial_finds_what_only_passed_tensors_and_lists_show(name: str) -> None:
+def test_a_random_trial_finds_faults_that_need_passed_tensors_or_lists(name: str) -> None:
     fault = FAULTS[name]
     field = PASSED[str(fault.dimension)]
     runner = Runner(fault.make(), device=torch.device("cpu"), dtype=torch.float32)
@@ -80,7 +80,7 @@ def test_a_random_trial_finds_what_only_passed_tensors_and_lists_show(name: str)
 @pytest.mark.parametrize(
     ("name", "word"), [("evaluation-ends-the-training", "evaluate"), ("first-forward-of-a-number-kept", "lose")]
 )
-def test_a_random_trial_finds_what_only_a_forward_without_backward_shows(name: str, word: str) -> None:
+def test_a_random_trial_finds_faults_that_need_a_forward_without_backward(name: str, word: str) -> None:
     runner = Runner(FAULTS[name].make(), device=torch.device("cpu"), dtype=torch.float32)
     drawn = (draw_trial(SeededChoices(seed), runner.target.capabilities) for seed in range(400))
     found = next(trial for trial in drawn if word in trial.program and runner.findings(trial, all_requirements))
@@ -88,7 +88,7 @@ def test_a_random_trial_finds_what_only_a_forward_without_backward_shows(name: s
     assert not runner.findings(usual, all_requirements)
 
 
-def test_findings_are_of_one_key_by_their_values_whatever_their_words() -> None:
+def test_findings_have_the_same_key_if_their_values_are_equal() -> None:
     def key(text: str = "", kind: Kind = "changed", raised: str = "") -> str:
         error = Raised("RuntimeError", raised) if raised else None
         return key_of(Finding(kind, "weight", "W0", text, raised=error, sort="parameter gradient"))
@@ -97,13 +97,13 @@ def test_findings_are_of_one_key_by_their_values_whatever_their_words() -> None:
     assert key("", "error", "no 3") == key("another sentence", "error", "no 4") != key("", "error", "not so")
 
 
-def test_a_seed_tries_the_same_trials_again() -> None:
+def test_the_same_seed_runs_the_same_trials() -> None:
     first, second = (campaign(FAULTS["overwrite"].make(), 60) for _ in range(2))
     assert first.trials == second.trials
     assert [defect.trial for defect in first.defects] == [defect.trial for defect in second.defects]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "eJxLTEpOSU1Lz8jMys7JzcsvKCwqLiktK6-orAIAfSsJVQ=="])
-def test_what_is_no_blob_is_refused(text: str) -> None:
+def test_an_invalid_blob_is_refused(text: str) -> None:
     with pytest.raises(BlobError, match="expected a whole BLOB"):
         from_blob(text)

@@ -103,7 +103,7 @@ def scripts_of(defect: Defect) -> list[str]:
 @pytest.mark.skipif(
     torch.__version__.partition("+")[0] not in RELEASES, reason=f"tells of torch {' and '.join(RELEASES)}"
 )
-def test_every_defect_that_fuzzing_finds_in_torch_is_confirmed_by_a_script_and_shrunk_to_a_few_lines() -> None:
+def test_every_fuzz_defect_of_torch_is_confirmed_by_a_script_and_shrunk_to_few_lines() -> None:
     runner = Runner(resolve("torch"), device=torch.device("cpu"), dtype=torch.float32)
     found = run_campaign(runner, max_examples=400, time_budget=3600, seed=20)  # of time it never runs out
     confirmed = {id(defect): scripts_of(defect) for defect in found.defects}

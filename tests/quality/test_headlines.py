@@ -38,16 +38,14 @@ Judge = Callable[..., Report]
         ),
     ],
 )
-def test_a_headline_says_what_its_finding_says(
-    fault: str, checks: str, headline: str, finding: str, judge: Judge
-) -> None:
+def test_a_headline_matches_its_finding(fault: str, checks: str, headline: str, finding: str, judge: Judge) -> None:
     report = judge(FAULTS[fault].make(), checks=(checks,))
     (cause,) = by_cause(report.failures)
     assert cause.symptom == headline
     assert {str(one["text"]).partition(",")[0] for result in cause.results for one in result.findings} == {finding}
 
 
-def test_one_argument_and_two_are_one_cause(judge: Judge) -> None:
+def test_findings_on_one_and_on_two_arguments_are_one_cause(judge: Judge) -> None:
     """A plural that depends on the number would split the cause: its messages are compared without numbers."""
     nothing = SimpleNamespace(stage_backward=lambda *_: ())
     report = judge(nothing, checks=("full.gradients.mlp", "full.gradients.two-inputs"))
@@ -79,6 +77,6 @@ def of_rank(kind: str, text: str) -> Result:
         ("unexpected", "no parameter gradient of this rank has this name", "is a tensor (plain autograd: None)"),
     ],
 )
-def test_the_kind_of_a_finding_decides_its_headline_and_its_text_does_not(kind: str, text: str, headline: str) -> None:
+def test_the_kind_of_a_finding_decides_its_headline_not_its_text(kind: str, text: str, headline: str) -> None:
     (cause,) = by_cause([of_rank(kind, text)])
     assert cause.symptom.endswith(f"a parameter gradient {headline}")

@@ -77,7 +77,9 @@ def command(*words: str, folder: Path) -> tuple[int, str]:
     [({**FEW, "mid_stage": False}, "standard", 5), (FEW, "standard", 1), ({**FEW, "mid_stage": False}, "full", 7)],
     ids=["all-withheld", "nearly-all-withheld", "all-withheld-and-tried"],
 )
-def test_a_hollow_adapter_conforms_in_no_sink(claims: dict[str, Any], profile: str, code: int, tmp_path: Path) -> None:
+def test_a_hollow_adapter_never_conforms_in_any_output(
+    claims: dict[str, Any], profile: str, code: int, tmp_path: Path
+) -> None:
     (tmp_path / "hollow.py").write_text(NEARLY_ALL.format(claims=claims), encoding="utf-8")
     found, told = command("run", "hollow.py:adapter", "--profile", profile, "--json", "r.json", folder=tmp_path)
     assert command("report", "r.json", "--html", "r.html", "--markdown", "r.md", folder=tmp_path)[0] == 0
@@ -90,7 +92,7 @@ def test_a_hollow_adapter_conforms_in_no_sink(claims: dict[str, Any], profile: s
     assert not (tmp_path / "r.zip").exists()
 
 
-def test_a_hollow_adapter_is_red_in_pytest_though_every_check_is_skipped(tmp_path: Path) -> None:
+def test_pytest_fails_for_a_hollow_adapter_whose_checks_are_all_skipped(tmp_path: Path) -> None:
     (tmp_path / "hollow.py").write_text(NEARLY_ALL.format(claims={**FEW, "mid_stage": False}), encoding="utf-8")
     options = ["-p", "no:cacheprovider", "--gradconform", "hollow.py:adapter", "--gradconform-profile", "quick"]
     done = subprocess.run(
@@ -146,7 +148,7 @@ def judged(check: Check, **claims: Any) -> Result:
 
 @pytest.mark.parametrize("claim", sorted({need.partition("=")[0].removesuffix("!") for one in CHECKS.values()
                                            for need in one.needs if not is_option(need)}))  # fmt: skip
-def test_no_lie_is_cheaper_than_the_truth(claim: str) -> None:
+def test_a_false_claim_cannot_hide_a_failure(claim: str) -> None:
     lie = {claim: WITHHELD.get(claim, False)}
     asking = [one for one in CHECKS.values() if Capabilities(**lie).unclaimed(one.needs) and one.trials]
     wrong = 0
@@ -158,7 +160,7 @@ def test_no_lie_is_cheaper_than_the_truth(claim: str) -> None:
     assert wrong
 
 
-def test_the_core_asks_for_no_claim_but_the_ways_and_is_in_every_profile() -> None:
+def test_the_core_needs_only_basic_claims_and_is_in_every_profile() -> None:
     core = {check.id for check in CHECKS.values() if check.core}
     assert core == set(CORE)
     assert {CHECKS[name].profile for name in core} == {"quick"}

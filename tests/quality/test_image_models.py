@@ -41,7 +41,7 @@ def library(request: pytest.FixtureRequest) -> str:
     ],
     indirect=["library"],
 )
-def test_a_right_split_backward_is_accused_in_no_model(library: str, model: str, traits: str, judge: Judge) -> None:
+def test_a_right_split_backward_passes_on_every_model(library: str, model: str, traits: str, judge: Judge) -> None:
     report = judge("reference-split", stage=f"{library}:{model}", profile="quick", strict=True)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.verdict == "passed"
@@ -60,7 +60,7 @@ def test_a_right_split_backward_is_accused_in_no_model(library: str, model: str,
     ],
     indirect=["library"],
 )
-def test_a_model_is_small_by_what_its_constructor_is_given(library: str, model: str, most: int) -> None:
+def test_a_model_is_made_small_through_its_constructor_arguments(library: str, model: str, most: int) -> None:
     (case,) = stages_of(f"{library}:{model}").values()
     module = case.make(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     assert sum(parameter.numel() for parameter in module.parameters()) < most
@@ -72,7 +72,7 @@ def test_a_model_is_small_by_what_its_constructor_is_given(library: str, model: 
     [("timm", "vit_tiny_patch16_224", 5_717_416), ("torchvision", "shufflenet_v2_x0_5", 1_366_792)],
     indirect=["library"],
 )
-def test_a_model_is_as_large_as_it_is_where_that_is_asked_for(library: str, model: str, whole: int) -> None:
+def test_size_full_builds_the_model_in_its_full_size(library: str, model: str, whole: int) -> None:
     (case,) = stages_of(f"{library}:{model}?size=full").values()
     module = case.make(dtype=torch.float32, device=torch.device("cpu"), seed=0)
     assert sum(parameter.numel() for parameter in module.parameters()) == whole
@@ -89,13 +89,13 @@ def test_a_model_is_as_large_as_it_is_where_that_is_asked_for(library: str, mode
     ],
     indirect=["library"],
 )
-def test_what_is_no_model_that_is_fed_images_is_refused(library: str, asked: str, said: str) -> None:
+def test_a_name_that_is_not_an_image_model_is_refused(library: str, asked: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         stages_of(f"{library}:{asked}")
 
 
 @pytest.mark.parametrize("missing", ["timm", "torchvision", "transformers"])
-def test_where_a_library_is_not_installed_its_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_its_extra(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     prefix = {"transformers": "hf"}.get(missing, missing)
     with pytest.raises(StageNotInstalledError, match=re.escape(f"pip install 'gradconform[{missing}]'")) as raised:

@@ -115,7 +115,7 @@ def explained(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if expected_endings(name)])
-def test_every_script_shows_its_defect_and_prints_what_is_expected_and_what_is_got(name: str) -> None:
+def test_every_script_shows_its_defect_and_prints_expected_and_got(name: str) -> None:
     installed(name)
     expected = expected_endings(name)
     for script, (code, printed) in endings(list(expected)).items():
@@ -138,7 +138,7 @@ IN_CI = ("d9d", "megatron_core", "torchpippy")
         if TABLES[name]["target"] != "torch"
     ],
 )
-def test_the_checks_that_fail_on_an_implementation_are_exactly_those_that_a_script_explains(
+def test_scripts_explain_exactly_the_failing_checks_of_an_implementation(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     found = installed(name)
@@ -160,13 +160,13 @@ def test_a_pattern_of_a_table_matches_checks(name: str, pattern: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_script_stands_in_its_table(name: str) -> None:
+def test_every_script_is_in_its_table(name: str) -> None:
     scripts = sorted(path.name for path in Path(__file__).with_name(name).glob("*.py"))
     assert scripts == sorted(TABLES[name]["scripts"])
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_script_of_another_folder_is_there(name: str) -> None:
+def test_a_script_of_another_folder_exists(name: str) -> None:
     missing = [
         path for path in TABLES[name].get("also", {}) if not Path(__file__).with_name(name).joinpath(path).exists()
     ]
@@ -182,7 +182,7 @@ def test_no_check_is_explained_by_two_scripts(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "script"), SCRIPTS)
-def test_a_script_imports_nothing_but_its_library_torch_and_the_standard_library(name: str, script: str) -> None:
+def test_a_script_imports_only_its_library_torch_and_the_standard_library(name: str, script: str) -> None:
     imported: set[str] = set()
     for node in ast.walk(ast.parse(Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -194,7 +194,7 @@ def test_a_script_imports_nothing_but_its_library_torch_and_the_standard_library
 
 
 @pytest.mark.parametrize(("name", "script"), SCRIPTS)
-def test_a_script_says_in_its_first_sentence_what_is_wrong(name: str, script: str) -> None:
+def test_a_script_describes_the_defect_in_its_first_sentence(name: str, script: str) -> None:
     text = Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(text)) or ""
     assert docstring.partition("\n")[0].endswith(".")

@@ -56,7 +56,7 @@ def test_only_checks_about_param_grad_are_withheld_from_a_main_grad_target() -> 
         ("sums-in-pairs", {"clears_grads", "grads_on_param", "post_accumulate_hooks"}),
     ],
 )
-def test_one_linear_shows_what_a_target_does_with_gradients_elsewhere(
+def test_one_linear_shows_how_a_target_treats_gradients_stored_outside_grad(
     variant: str, lacking: set[str], dtype: torch.dtype
 ) -> None:
     run = runner(VARIANTS[variant](), dtype)
@@ -65,7 +65,7 @@ def test_one_linear_shows_what_a_target_does_with_gradients_elsewhere(
     assert all(getattr(run.target.capabilities, name) for name in claims)
 
 
-def test_what_a_target_does_not_show_is_unsupported_and_no_failure() -> None:
+def test_a_feature_that_a_target_does_not_show_is_unsupported() -> None:
     report = check_stage_backward(VARIANTS["sums-in-pairs"](), checks=["accumulate.steps.*", "accumulate.prior.full"])
     assert {result.check: result.unclaimed for result in report if result.status == "unsupported"} == {
         "accumulate.prior.full": ("grads_on_param",),
@@ -96,7 +96,7 @@ class _Skipping(Returned):
 
 
 @pytest.mark.parametrize("session", [_Uncleared, _Skipping])
-def test_a_target_that_is_wrong_behind_cleared_gradients_fails(session: Any) -> None:
+def test_a_target_that_is_wrong_after_cleared_gradients_fails(session: Any) -> None:
     made = adapter(session, grads_in_param_grad=False, hooks="nowhere")
     report = check_stage_backward(made, checks=["accumulate.steps.full-*"])
     status = {result.check.rpartition(".")[2]: result.status for result in report}

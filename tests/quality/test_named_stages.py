@@ -32,7 +32,7 @@ IN_CI = 12
         *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS if name not in OTHERS[::IN_CI]),
     ],
 )
-def test_no_stage_of_the_zoo_lets_a_right_split_backward_be_accused(name: str, judge: Judge) -> None:
+def test_a_right_split_backward_passes_on_every_stage_of_the_zoo(name: str, judge: Judge) -> None:
     report = judge("reference-split", stage=ZOO[name], strict=True, diagnose=False)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.summary["error"] == 0
@@ -51,14 +51,14 @@ BLOCK = StageCase("block", "a block of ours", _block, (Normal((3, 6)),), own_val
 
 
 @pytest.mark.parametrize("fault", ["doubled", "biases", "overwrite", "returned-buffer-reused", "graph-retained"])
-def test_a_fault_is_found_on_a_stage_that_is_nobodys_but_the_users(fault: str, judge: Judge) -> None:
+def test_a_fault_is_found_on_a_user_stage(fault: str, judge: Judge) -> None:
     report = judge(FAULTS[fault].make(), stage=BLOCK, strict=True, diagnose=False)
     assert report.verdict == "failed"
     assert report.summary["error"] == 0
 
 
 @pytest.mark.parametrize("layer", [torch.nn.LayerNorm(4), torch.nn.Linear(4, 4)], ids=["ones", "zeros"])
-def test_elements_that_are_all_alike_are_made_to_differ_and_others_are_kept(layer: torch.nn.Module) -> None:
+def test_constant_parameters_are_changed_to_differ_and_others_are_kept(layer: torch.nn.Module) -> None:
     layer.get_parameter("bias").data.zero_()
     case = StageCase("kept", "one layer", lambda: layer, (Normal((3, 4)),), own_values=True)
     made = case.make(dtype=torch.float32, device=torch.device("cpu"), seed=3)

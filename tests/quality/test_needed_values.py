@@ -50,7 +50,7 @@ def judged(fault: str, values: Mapping[str, str], way: str = "split") -> Report:
         ("deterministic-algorithms-left-on", {"watched": "state"}),
     ],
 )
-def test_a_failure_names_the_values_it_needs_and_no_others(fault: str, values: dict[str, str]) -> None:
+def test_a_failure_names_exactly_the_values_it_needs(fault: str, values: dict[str, str]) -> None:
     report = judged(fault, values)
     ((name, word),) = values.items()
     told = [finding["needs"] for result in report for finding in result.findings]
@@ -59,13 +59,13 @@ def test_a_failure_names_the_values_it_needs_and_no_others(fault: str, values: d
     assert all(cause.text.endswith(f"; only with: {name}={word}") for cause in by_cause(report.failures))
 
 
-def test_what_fails_at_the_plainest_values_too_needs_none_of_a_row() -> None:
+def test_a_failure_at_default_values_needs_no_value_of_its_row() -> None:
     report = judged("doubled", {"mode": "thread"})
     assert {str(finding["needs"]) for result in report for finding in result.findings} == {"{}"}
     assert "only with" not in "".join(result.message for result in report)
 
 
-def test_at_most_one_trial_per_value_is_run_for_failures_that_are_alike(tried: list[str]) -> None:
+def test_similar_failures_run_at_most_one_trial_per_value(tried: list[str]) -> None:
     first, second = rows_with("split", {"mode": "thread"})
     check_stage_backward(FAULTS["contexts-of-the-thread"].make(), checks=[first, second])
     assert 0 < tried.count(min(first, second)) <= len(non_default_values(min(first, second)) or ())
@@ -74,13 +74,13 @@ def test_at_most_one_trial_per_value_is_run_for_failures_that_are_alike(tried: l
     )
 
 
-def test_a_right_implementation_is_tried_by_its_checks_alone(tried: list[str]) -> None:
+def test_a_right_implementation_runs_no_additional_trials(tried: list[str]) -> None:
     report = check_stage_backward(split, checks=[*rows_with("split", {}, 6), *rows_with("full", {}, 6)])
     assert report.summary["passed"] == report.planned
     assert tried == []
 
 
-def test_a_check_without_a_row_tells_no_needs() -> None:
+def test_a_failure_of_a_check_without_a_row_has_no_needs() -> None:
     report = check_stage_backward(FAULTS["doubled"].make(), checks=["split.gradients.mlp"])
     assert [finding["needs"] for result in report for finding in result.findings] == [None] * len(
         report.results[0].findings
@@ -88,7 +88,7 @@ def test_a_check_without_a_row_tells_no_needs() -> None:
     assert non_default_values("split.gradients.mlp") is None
 
 
-def test_a_value_that_the_others_ask_for_is_not_put_back() -> None:
+def test_a_value_that_other_values_require_is_not_reset() -> None:
     check = next(c for c, (_, row) in ROWS.items() if row["start"] == "none-first" and row["outputs"] != "tensor")
     assert reset_value(check, "outputs") is None
     assert reset_value(check, "start") is not None

@@ -70,7 +70,7 @@ def judged(target: object, *checks: str, **options: Any) -> Report:
     return check_stage_backward(target, checks=checks, **options)
 
 
-def test_a_weight_context_in_a_form_of_its_own_is_not_put_in_by_hand() -> None:
+def test_a_private_form_of_weight_context_is_not_built_manually() -> None:
     report = judged(
         functions(stage_backward_input=own_context, stage_backward_weight=of_own_context), "grad_tuple.by_hand.*"
     )
@@ -79,7 +79,7 @@ def test_a_weight_context_in_a_form_of_its_own_is_not_put_in_by_hand() -> None:
 
 
 @pytest.mark.parametrize("claim", ["param_groups", "weight_result"])
-def test_what_is_claimed_in_words_is_judged_whatever_the_functions_return(claim: str) -> None:
+def test_an_explicit_claim_is_judged_instead_of_the_detected_one(claim: str) -> None:
     target = functions(
         stage_backward_input=own_context,
         stage_backward_weight=lambda weights, context: returns_nothing(weights, context.groups),
@@ -100,7 +100,7 @@ def test_a_weight_pass_that_returns_nothing_claims_no_result() -> None:
         )
 
 
-def test_a_check_that_passes_by_another_reading_tells_no_error_ratio_of_the_first() -> None:
+def test_a_check_passed_by_a_second_reading_reports_only_its_error_ratio() -> None:
     report = judged(functions(stage_backward_weight=returns_its_own), "state.weight_result.*")
     assert [result.status for result in report.results] == ["passed"] * 3
     assert all((result.error_ratio or 0.0) <= 1.0 for result in report.results)
@@ -140,7 +140,7 @@ class TracedInOpen(AutogradSession):
 
 
 @pytest.mark.parametrize("session", [LossInBackward, TracedInOpen])
-def test_the_loss_may_be_computed_whenever_an_implementation_likes(session: type[AutogradSession]) -> None:
+def test_the_loss_may_be_computed_at_any_time(session: type[AutogradSession]) -> None:
     report = judged(adapter(session, split=False, mixed=False), "full.loss.*", "schedule.gradients.gpipe-*")
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.summary["passed"] > 60
@@ -189,7 +189,7 @@ class GlobalQueue(Queue):
 
 
 @pytest.mark.parametrize("session", [Queue, GlobalQueue])
-def test_a_queue_is_asked_only_what_it_can_know(session: type[AutogradSession]) -> None:
+def test_a_fifo_queue_runs_only_checks_that_it_can_support(session: type[AutogradSession]) -> None:
     target = adapter(session, weight_order="fifo", global_state=session is GlobalQueue)
     report = judged(target, "misuse.*", "accumulate.order.*", "lifetime.*", "schedule.*")
     assert [(result.check, result.message) for result in report.failures] == []
@@ -200,7 +200,7 @@ def test_a_queue_is_asked_only_what_it_can_know(session: type[AutogradSession]) 
     assert any(name.startswith("schedule.gradients.") for name in ran) == (session is Queue)
 
 
-def test_a_queue_of_the_whole_class_conforms_but_for_what_takes_two_stages_at_a_time() -> None:
+def test_a_class_wide_queue_conforms_except_for_checks_with_two_active_stages() -> None:
     report = check_stage_backward(adapter(GlobalQueue, weight_order="fifo", global_state=True))
     assert (report.verdict, report.exit_code, report.lacks) == ("conforms in part", 0, ())
     withheld = {result.check for result in report if result.unclaimed == ("global_state=False",)}
@@ -226,7 +226,7 @@ class GradOnly(AutogradSession):
             parameter.grad = grad if parameter.grad is None or grad is None else parameter.grad.add_(grad)
 
 
-def test_who_never_fires_hooks_and_says_so_is_asked_for_none() -> None:
+def test_a_target_that_claims_no_hooks_skips_hook_checks() -> None:
     report = judged(adapter(GradOnly, hooks="nowhere", module_hooks=False), "hooks.*")
     assert [(result.check, result.message) for result in report.failures] == []
     hooks = [result for result in report.results if result.check.startswith(("hooks.tensor", "hooks.post"))]
@@ -272,7 +272,7 @@ def test_weights_may_be_flushed_when_the_step_is_finished() -> None:
     assert report.summary["passed"] > 200
 
 
-def test_what_is_flushed_is_judged_at_the_first_moment_it_is_due() -> None:
+def test_a_flushed_gradient_is_judged_as_soon_as_it_is_due() -> None:
     told = {
         result.check: result.findings for result in judged(adapter(FlushedWrong, weight_when="finish"), *AREAS).failures
     }
@@ -328,9 +328,7 @@ def own_softmax(wrong_by: float) -> SimpleNamespace:
 
 @pytest.mark.parametrize("kind", ["last", "summed", "normed"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_rounding_of_terms_that_cancel_is_not_accused_and_an_error_of_a_thousandth_of_them_is(
-    kind: str, dtype: str
-) -> None:
+def test_rounding_of_cancelling_terms_passes_and_an_error_of_a_thousandth_fails(kind: str, dtype: str) -> None:
     stage = StageCase(kind, "terms that cancel", lambda: _Cancelling(kind), (Normal((7, 5)),))
     areas = ("*.full.gradients", "*.grad_tuple.layout.*")
     right = judged(own_softmax(0.0), *areas, stage=stage, dtype=dtype)

@@ -34,7 +34,7 @@ def part(number: int) -> list[str]:
 
 
 @pytest.mark.nightly
-def test_at_least_95_per_cent_of_the_entries_are_tried() -> None:
+def test_at_least_95_per_cent_of_the_operations_are_tried() -> None:
     asked = select_checks([ALL], "quick")
     assert asked.listed > 500
     assert len(asked.untried) / asked.listed < 0.05
@@ -45,7 +45,7 @@ def test_at_least_95_per_cent_of_the_entries_are_tried() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "dtype"), PLACES)
-def test_a_right_split_backward_is_not_accused_on_any(number: int, dtype: str, judge: Judge) -> None:
+def test_a_right_split_backward_passes_on_every_operation(number: int, dtype: str, judge: Judge) -> None:
     report = judge("reference-split", operation=part(number), profile="quick", dtype=dtype, strict=True, diagnose=False)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.summary["error"] == 0
@@ -56,7 +56,7 @@ def test_a_right_split_backward_is_not_accused_on_any(number: int, dtype: str, j
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", range(PARTS))
-def test_a_right_split_backward_is_not_accused_on_any_sample(number: int, judge: Judge) -> None:
+def test_a_right_split_backward_passes_on_every_sample(number: int, judge: Judge) -> None:
     report = judge("reference-split", operation=part(number), profile="full", strict=True, diagnose=False)
     assert [(result.check, result.message) for result in report.failures] == []
     assert report.summary["error"] == 0
@@ -74,7 +74,7 @@ def test_a_cell_that_torch_runs_twice_is_found_with_its_sample(judge: Judge) -> 
     assert number < len(entries()["nn.LSTM"].samples(torch.float32, 0))
 
 
-def test_torchs_lists_leave_the_process_as_it_was() -> None:
+def test_reading_torchs_operation_lists_does_not_change_the_process() -> None:
     look = """
 import os, warnings, torch
 def seen():
@@ -95,39 +95,39 @@ def case_of(name: str, number: int) -> Judgeable:
     return found
 
 
-def test_micro_batches_have_other_values_and_all_tensors_of_a_sample_belong_together() -> None:
+def test_micro_batches_differ_but_the_tensors_of_a_sample_stay_together() -> None:
     recipes = case_of("mul", 1).case.inputs
     first, again, other = (draw_arguments(recipes, seed=seed, dtype=torch.float32) for seed in (3, 3, 4))
     assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not any(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_values_are_rounded_alike_in_every_dtype_that_the_list_has_no_samples_in() -> None:
+def test_a_sample_missing_in_a_dtype_is_rounded_from_float64() -> None:
     recipes = case_of("linalg.cholesky", 0).case.inputs
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         drawn = draw_arguments(recipes, seed=1, dtype=dtype)
         assert {one.dtype for one in drawn if one is not None} == {dtype}
 
 
-def test_where_values_decide_the_shape_they_are_the_same_in_every_micro_batch() -> None:
+def test_values_that_decide_a_shape_are_the_same_in_every_micro_batch() -> None:
     recipes = case_of("masked_select", 2).case.inputs
     first, other = (draw_arguments(recipes, seed=seed, dtype=torch.float32) for seed in (3, 4))
     assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_what_has_no_derivative_by_one_argument_has_it_by_the_others() -> None:
+def test_an_argument_without_derivative_is_fixed_and_others_keep_gradients() -> None:
     case = case_of("nn.functional.batch_norm", 0).case
     assert "fixed_input" in case.traits
     assert any(getattr(recipe, "requires_grad", False) for recipe in case.inputs)
 
 
-def test_random_numbers_are_seen_behind_the_seed_that_the_list_sets() -> None:
+def test_random_numbers_are_detected_despite_the_seed_of_the_list() -> None:
     assert "rng" in case_of("nn.functional.dropout", 2).case.traits
     assert "rng" not in case_of("nn.functional.relu", 0).case.traits
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 6, 100, None])
-def test_samples_that_are_unlike_each_other_come_first_and_each_comes_once(wanted: int | None) -> None:
+def test_different_samples_are_first_and_each_sample_is_used_once(wanted: int | None) -> None:
     samples = entries()["nn.functional.dropout"].samples(torch.float32, 0)
     found = list(unlike_first(samples, wanted))
     assert sorted(found) == list(range(len(samples)))
@@ -135,5 +135,5 @@ def test_samples_that_are_unlike_each_other_come_first_and_each_comes_once(wante
     assert wanted != 6 or any(samples[number].tensors[0].numel() > 1 for number in drawing)
 
 
-def test_of_no_samples_none_is_taken() -> None:
+def test_an_empty_sample_list_selects_no_sample() -> None:
     assert list(unlike_first((), 2)) == []

@@ -15,7 +15,7 @@ Judge = Callable[..., Report]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("target", ["autograd", "reference-split"])
-def test_what_is_known_right_conforms(target: str, dtype: str, judge: Judge) -> None:
+def test_known_right_targets_conform(target: str, dtype: str, judge: Judge) -> None:
     report = judge(target, dtype=dtype, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []
     assert report.coverage is not None
@@ -38,6 +38,6 @@ def test_the_split_reference_conforms_in_profile_full(dtype: str, judge: Judge) 
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
-def test_another_seed_accuses_nobody_who_is_right(seed: int, judge: Judge) -> None:
+def test_another_seed_gives_no_failure_for_a_right_target(seed: int, judge: Judge) -> None:
     report = judge("reference-split", seed=seed, strict=True)
     assert [f"{result.check}: {result.message}" for result in report.failures] == []

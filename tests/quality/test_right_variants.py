@@ -74,7 +74,7 @@ def test_a_right_variant_has_no_failure_and_no_error(name: str, judge: Judge) ->
         for number, name in enumerate(VARIANTS)
     ],
 )
-def test_a_right_variant_is_clean_in_another_dtype(name: str, dtype: str, judge: Judge) -> None:
+def test_a_right_variant_passes_in_another_dtype(name: str, dtype: str, judge: Judge) -> None:
     checks = [*(f"{area}.*" for area in GRADIENTS), *part_of(name)]
     assert_clean(judge(VARIANTS[name](), dtype=dtype, strict=True, checks=checks), at_least=300)
 
@@ -82,23 +82,23 @@ def test_a_right_variant_is_clean_in_another_dtype(name: str, dtype: str, judge:
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", OTHER_DTYPES)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_right_variant_is_clean_in_all_of_profile_standard_in_other_dtypes(name: str, dtype: str) -> None:
+def test_a_right_variant_passes_profile_standard_in_other_dtypes(name: str, dtype: str) -> None:
     assert_conforms(check_stage_backward(VARIANTS[name](), dtype=dtype, strict=True))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float32", *OTHER_DTYPES])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_right_variant_is_clean_in_the_whole_contract(name: str, dtype: str, judge: Judge) -> None:
+def test_a_right_variant_passes_the_whole_contract(name: str, dtype: str, judge: Judge) -> None:
     assert_clean(judge(VARIANTS[name](), dtype=dtype, profile="full", strict=True, diagnose=False), at_least=750)
 
 
-def test_there_are_variants_enough_to_differ_in() -> None:
+def test_there_are_at_least_25_right_variants() -> None:
     assert len(VARIANTS) >= 25
 
 
 @pytest.mark.parametrize("dtype", OTHER_DTYPES)
-def test_each_check_meets_at_least_two_variants_in_a_dtype(dtype: str) -> None:
+def test_each_check_runs_on_at_least_two_variants_in_a_dtype(dtype: str) -> None:
     met = Counter(check for name in VARIANTS if dtype_of(name) == dtype for check in part_of(name))
     assert set(met) == set(REST)
     assert min(met.values()) >= 2

@@ -67,7 +67,7 @@ def text_of(matrix: KillMatrix) -> str:
     return "\n".join(map(str, kill_lines(matrix, 100)))
 
 
-def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> None:
+def test_surviving_faults_and_failing_variants_are_reported(options: SelftestOptions) -> None:
     subjects = [("fault", name) for name in options.catalogue("fault") if name not in APART]
     subjects += [("variant", name) for name in options.catalogue("variant")]
     outcomes = judge_all(replace(options, whole=True), subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
@@ -90,7 +90,7 @@ def test_survivors_and_failing_variants_are_told(options: SelftestOptions) -> No
 
 
 @pytest.mark.slow
-def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_counts_as_nothing(
+def test_faults_right_or_untried_in_a_dtype_are_reported_and_not_counted(
     options: SelftestOptions,
 ) -> None:
     options = replace(options, profile="standard", dtype="float16", variants="planted_catalogue:CLEAN")
@@ -110,7 +110,7 @@ def test_what_is_no_fault_in_a_dtype_and_what_cannot_be_tried_in_it_is_told_and_
         run_selftest(options, "elsewhere")
 
 
-def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judged(
+def test_a_fault_that_hangs_or_crashes_is_reported_and_the_others_are_judged(
     options: SelftestOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,7 +133,7 @@ def test_a_fault_that_hangs_or_ends_its_process_is_told_and_the_others_are_judge
     assert "crashed its worker" in text_of(matrix)
 
 
-def test_a_right_variant_whose_process_ended_is_accused_of_nothing(options: SelftestOptions) -> None:
+def test_a_right_variant_whose_process_ended_is_broken_not_failed(options: SelftestOptions) -> None:
     matrix = KillMatrix(options, (), (Outcome(role="variant", name="mine", broke="crashed its worker, SIGSEGV"),), 1)
     assert matrix.accused == []
     assert not matrix.good
@@ -144,7 +144,7 @@ def test_a_right_variant_whose_process_ended_is_accused_of_nothing(options: Self
 
 
 @pytest.mark.slow
-def test_the_command_exits_with_0_where_all_is_killed_and_1_where_a_fault_survives(
+def test_selftest_exits_with_0_if_all_faults_are_found_and_1_if_one_survives(
     tmp_path: Path, options: SelftestOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "matrix.html"
@@ -174,7 +174,7 @@ def test_a_wrong_option_is_refused(arguments: list[str], said: str, capsys: pyte
     assert said in capsys.readouterr().err
 
 
-def test_a_fault_runs_what_names_it_and_what_has_failed_nothing_by_then(options: SelftestOptions) -> None:
+def test_a_fault_runs_its_named_checks_and_checks_that_found_no_fault_so_far(options: SelftestOptions) -> None:
     options = replace(options, variants="planted_catalogue:CLEAN")
     subjects = [("fault", "biases"), ("fault", "doubled"), ("variant", "linears-swapped")]
     biases, doubled, variant = judge_all(options, subjects, every_check=True)  # type: ignore[arg-type] # as above
@@ -190,7 +190,9 @@ def test_a_fault_runs_what_names_it_and_what_has_failed_nothing_by_then(options:
 
 # CI has the same of test_faults, test_kill_coverage and test_right_variants.
 @pytest.mark.nightly
-def test_every_fault_is_killed_by_all_it_names_and_every_check_kills(record_property: Callable[..., None]) -> None:
+def test_every_fault_fails_all_its_named_checks_and_every_check_finds_a_fault(
+    record_property: Callable[..., None],
+) -> None:
     matrix = run_selftest(SelftestOptions())
     assert matrix.good, text_of(matrix)
     assert matrix.without_kills == []
@@ -198,7 +200,7 @@ def test_every_fault_is_killed_by_all_it_names_and_every_check_kills(record_prop
     record_property("causes", sum(outcome.said for outcome in matrix.values) / len(matrix.values))
 
 
-def test_what_this_torch_has_not_is_claimed_by_nobody_and_a_fault_of_it_is_not_tried(
+def test_a_feature_missing_from_torch_is_not_claimed_and_its_fault_is_not_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = {"check": "edges.split", "requirement": "", "level": "MUST", "device": "cpu", "dtype": "float32"}

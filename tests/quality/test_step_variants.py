@@ -33,14 +33,14 @@ def results() -> dict[str, Result]:
     return judged(cases, "reference-runtime")
 
 
-def test_there_are_twenty_variants_of_one_idea_each() -> None:
+def test_there_are_at_least_twenty_different_step_variants() -> None:
     assert len(STEP_VARIANTS) >= 20
     assert len({variant.what for variant in STEP_VARIANTS.values()}) == len(STEP_VARIANTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
-def test_a_right_variant_of_a_step_is_not_accused(variant: StepVariant, results: dict[str, Result]) -> None:
+def test_a_right_variant_of_a_step_passes(variant: StepVariant, results: dict[str, Result]) -> None:
     own = {check: results[f"{variant.name} {check}"] for check in variant.checks}
     assert {check: one.message for check, one in own.items() if one.status != "passed"} == {}
     assert own
@@ -48,7 +48,7 @@ def test_a_right_variant_of_a_step_is_not_accused(variant: StepVariant, results:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
-def test_a_right_variant_of_a_step_is_clean_in_all_of_quick(variant: StepVariant) -> None:
+def test_a_right_variant_of_a_step_passes_profile_quick(variant: StepVariant) -> None:
     found = judged(list(step_cases("quick")), target_of(variant))
     not_passed = {check: one for check, one in found.items() if one.status != "passed"}
     assert {check: one.message for check, one in not_passed.items() if one.status != "unsupported"} == {}
@@ -58,7 +58,7 @@ def test_a_right_variant_of_a_step_is_clean_in_all_of_quick(variant: StepVariant
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("target", "profile"), [("reference-runtime", "standard"), ("torch", "quick")])
-def test_every_run_gives_the_verdicts_of_the_first(target: str, profile: str) -> None:
+def test_repeated_runs_give_the_same_verdicts(target: str, profile: str) -> None:
     first: dict[str, str] = {}
     for number in range(ROUNDS):
         found = judged(list(step_cases(profile)), target)

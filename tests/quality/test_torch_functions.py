@@ -47,7 +47,7 @@ def explained(name: str) -> set[str]:
 
 @of_this_release
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(dtype: str, judge: Judge) -> None:
+def test_scripts_explain_exactly_the_checks_that_fail_on_torch(dtype: str, judge: Judge) -> None:
     report = judge("torch", dtype=dtype)
     failed = {result.check for result in report.failures}
     known = {check for check in explained(BY_RELEASE[RELEASE]) if contract.checks_of()[check].profile != "full"}
@@ -57,6 +57,6 @@ def test_the_checks_that_fail_on_torch_are_exactly_those_that_a_script_explains(
 
 
 @of_this_release
-def test_what_profile_full_probes_beyond_the_claims_accuses_of_nothing_more(judge: Judge) -> None:
+def test_scripts_also_explain_the_failures_of_profile_full(judge: Judge) -> None:
     report = judge("torch", profile="full")
     assert {result.check for result in report.failures} - explained(BY_RELEASE[RELEASE]) == set()

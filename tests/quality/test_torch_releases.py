@@ -43,7 +43,7 @@ def recorded(script: Path) -> dict[str, Any]:
     return ended
 
 
-def test_the_page_is_what_the_command_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_matches_the_output_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     command = importlib.import_module("torch_versions")
     written = (ROOT / "docs" / "torch-versions.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def explaining() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("release", FOUND["commands"])
-def test_each_check_that_fails_on_a_release_is_explained_by_a_script_that_ends_in_an_error_there(release: str) -> None:
+def test_a_script_that_fails_on_a_release_explains_each_of_its_failed_checks(release: str) -> None:
     failed = FOUND["commands"][release]["contract"]["failed"]
     ended = FOUND["scripts"][release]
     globs = [glob for script, known in explaining().items() if ended[script]["code"] for glob in known]
@@ -84,13 +84,13 @@ def test_each_check_that_fails_on_a_release_is_explained_by_a_script_that_ends_i
     assert [check for check in named_as_now if not any(fnmatchcase(check, glob) for glob in globs)] == []
 
 
-def test_each_script_of_releases_that_explains_checks_is_there() -> None:
+def test_each_script_that_explains_checks_of_releases_exists() -> None:
     known = tomllib.loads((Path(__file__).parent / TABLES[-1]).read_text(encoding="utf-8"))
     assert sorted(set(known["scripts"]) - {script.name for script in SCRIPTS}) == []
 
 
 @pytest.mark.parametrize("release", FOUND["commands"])
-def test_what_is_unavailable_on_a_release_is_told_with_a_reason_for_all_of_it(release: str) -> None:
+def test_unavailable_checks_of_a_release_are_all_reported_with_a_reason(release: str) -> None:
     for name, ended in FOUND["commands"][release].items():
         told = sum(int(reason.split()[0]) for reason in ended["why"])
         assert (name, ended["apart"]) == (name, told)

@@ -69,7 +69,7 @@ def arguments(case: StageCase, dtype: torch.dtype) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_stages_one_behind_another_give_what_the_model_gives(file: str, dtype: torch.dtype) -> None:
+def test_stages_cut_from_a_model_compute_the_same_as_the_model(file: str, dtype: torch.dtype) -> None:
     (whole,) = stages_of(f"{file}:model").values()
     cut = stages_of(f"{file}:model?cut=layers.1,head")
     assert list(cut) == ["model-0", "model-1", "model-2"]
@@ -93,7 +93,7 @@ def test_stages_one_behind_another_give_what_the_model_gives(file: str, dtype: t
             assert torch.equal(one.grad, expected[name].grad)  # type: ignore[arg-type] # of both there is one
 
 
-def test_a_right_split_backward_is_accused_in_none_and_a_wrong_one_in_all(file: str, judge: Judge) -> None:
+def test_a_right_split_passes_on_every_cut_stage_and_a_wrong_one_fails(file: str, judge: Judge) -> None:
     stage = f"{file}:model?cut=layers.1"
     report = judge("reference-split", stage=stage, profile="quick", strict=True)
     assert [(result.check, result.message) for result in report.failures] == []
@@ -112,7 +112,7 @@ def test_a_right_split_backward_is_accused_in_none_and_a_wrong_one_in_all(file: 
         ("branches?cut=layers.1", "torch's tracer refuses "),
     ],
 )
-def test_what_is_not_cut_is_told_before_anything_runs(
+def test_an_invalid_cut_is_refused_before_anything_runs(
     file: str, cut: str, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
@@ -122,7 +122,7 @@ def test_what_is_not_cut_is_told_before_anything_runs(
         assert "Could not guard on data-dependent expression" in str(raised.value)
 
 
-def test_on_a_device_the_constants_of_the_trace_are_there(file: str) -> None:
+def test_constants_of_the_trace_are_moved_to_the_device(file: str) -> None:
     case = next(iter(stages_of(f"{file}:model?cut=layers.1").values()))
     meta = torch.device("meta")
     found = case.make(dtype=torch.float32, device=meta, seed=0)(
@@ -139,9 +139,7 @@ def test_on_a_device_the_constants_of_the_trace_are_there(file: str) -> None:
         ("T5ForConditionalGeneration", "decoder.block.1", "fixed_input, integer_input, multi_input, rng"),
     ],
 )
-def test_a_model_of_transformers_is_cut_where_the_tracer_takes_it(
-    name: str, path: str, traits: str, judge: Judge
-) -> None:
+def test_a_transformers_model_is_cut_if_the_tracer_accepts_it(name: str, path: str, traits: str, judge: Judge) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gradconform[transformers]'")
     checks = ("*.split.gradients", "*.full.gradients")
     report = judge("reference-split", stage=f"hf:{name}?cut={path}", checks=checks)
@@ -149,7 +147,7 @@ def test_a_model_of_transformers_is_cut_where_the_tracer_takes_it(
     assert traits in report.extra[1]
 
 
-def test_of_a_mixture_of_experts_it_is_told_what_the_tracer_says() -> None:
+def test_a_mixture_of_experts_is_refused_with_the_error_of_the_tracer() -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'gradconform[transformers]'")
     with pytest.raises(ValueError, match="torch's tracer refuses hf:MixtralConfig: GuardOnDataDependentSymNode: Could"):
         stages_of("hf:MixtralConfig?cut=layers.1")

@@ -100,29 +100,29 @@ def likely_causes(report: Report) -> list[str]:
     return [cause.likely for section in sections(report) for cause in section.causes]
 
 
-def test_a_store_without_a_defect_is_right() -> None:
+def test_a_right_weight_store_passes() -> None:
     checks = ("accumulate.iterations.split-*", "split.gradients.checkpoint", "accumulate.prior.split")
     assert not judged(*checks).failures
 
 
-def test_a_product_that_is_lost_where_a_weight_has_a_gradient_is_one_cause() -> None:
+def test_a_w_that_adds_nothing_to_an_existing_weight_gradient_is_one_cause() -> None:
     report = judged("accumulate.iterations.split-3", "accumulate.prior.split", "split.gradients.mlp", keeps_first=True)
     assert likely_causes(report) == [KEPT]
 
 
-def test_a_weight_that_a_checkpoint_saved_is_named_in_a_split_backward() -> None:
+def test_a_weight_saved_by_a_checkpoint_is_named_in_a_split_backward() -> None:
     report = judged("split.gradients.checkpoint", writes_to_saved=True)
     said = "never accumulated: only parameters inside a checkpoint get none: added to a detached copy of the parameter"
     assert said in report.failures[0].message
 
 
-def test_a_mistake_that_begins_earlier_than_what_was_seen_explains_nothing() -> None:
+def test_a_cause_that_would_show_at_an_earlier_action_is_rejected() -> None:
     """That matrices get no gradient at all would explain the checkpoint's, and is not so at the first micro-batch."""
     report = judged("split.gradients.checkpoint", keeps_first=True, writes_to_saved=True)
     assert {one["mistake"]["kind"] for result in report for one in result.undone} == {"matrices_kept"}
 
 
-def test_a_session_that_detaches_a_parameter_among_the_arguments_is_told_what_to_withhold() -> None:
+def test_a_session_that_detaches_a_parameter_argument_gets_the_claim_to_withhold() -> None:
     class Detaching(AutogradSession):
         def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
             return super().forward(mb, tuple(x.detach().requires_grad_(x.requires_grad) for x in args), target)

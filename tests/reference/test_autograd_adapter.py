@@ -78,7 +78,7 @@ def _generator() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")  # lazy notes of torch's own; the driver silences them as well
 @pytest.mark.parametrize("split", [False, True], ids=["B", "I and W"])
 @pytest.mark.parametrize("name", STAGES)
-def test_its_gradients_are_those_of_torch_autograd(name: str, *, split: bool) -> None:
+def test_gradients_equal_those_of_torch_autograd(name: str, *, split: bool) -> None:
     inputs, params = expected(name)
     session, stage, _, grads = opened(name)
     if split:
@@ -92,12 +92,12 @@ def test_its_gradients_are_those_of_torch_autograd(name: str, *, split: bool) ->
     assert list(session.param_grads()) == [parameter_name for parameter_name, _ in stage.named_parameters()]
 
 
-def test_it_is_an_adapter_as_the_interface_says() -> None:
+def test_the_autograd_adapter_implements_the_interface() -> None:
     assert isinstance(AutogradAdapter(), Adapter)
     assert isinstance(opened("mlp")[0], SessionProtocol)
 
 
-def test_prior_gradients_of_the_arguments_are_kept() -> None:
+def test_existing_gradients_of_the_arguments_are_kept() -> None:
     session, _, (x,), grads = opened("mlp")
     x.grad = prior = torch.full_like(x, 3.0)
     session.backward(0, grads)
@@ -105,7 +105,7 @@ def test_prior_gradients_of_the_arguments_are_kept() -> None:
     assert torch.equal(prior, torch.full_like(x, 3.0))
 
 
-def test_gradients_of_the_arguments_are_kept_after_an_error_too() -> None:
+def test_existing_gradients_of_the_arguments_are_kept_after_an_error() -> None:
     session, _, (x,), _ = opened("mlp")
     x.grad = prior = torch.full_like(x, 3.0)
     with pytest.raises(RuntimeError):
@@ -134,7 +134,7 @@ def test_a_weight_pass_without_its_input_pass_raises(before: tuple[str, ...]) ->
         session.backward_weight(0)
 
 
-def test_nothing_of_a_microbatch_is_kept_after_its_backward() -> None:
+def test_all_tensors_of_a_micro_batch_are_freed_after_its_backward() -> None:
     session, _, args, grads = opened("mlp")
     reference = weakref.ref(args[0])
     gc.disable()
@@ -146,7 +146,7 @@ def test_nothing_of_a_microbatch_is_kept_after_its_backward() -> None:
         gc.enable()
 
 
-def test_a_context_by_hand_takes_the_place_of_the_input_pass() -> None:
+def test_a_manual_context_replaces_the_input_pass() -> None:
     stage = nn.Linear(5, 3)
     session = AutogradAdapter().open(stage, StageSpec())
     output = session.forward(0, (torch.ones(7, 5),))
@@ -156,7 +156,7 @@ def test_a_context_by_hand_takes_the_place_of_the_input_pass() -> None:
     assert stage.bias.grad.tolist() == [7.0, 7.0, 7.0]
 
 
-def test_roots_are_paired_with_gradients_and_those_without_are_left_out() -> None:
+def test_roots_are_paired_with_gradients_and_roots_without_gradient_are_omitted() -> None:
     x = torch.ones(3, requires_grad=True)
     outputs = {"a": x * 2, "b": (x * 3, torch.ones(3)), "c": "text"}
     grads = {"a": torch.ones(3), "b": (None, torch.ones(3)), "c": None}
@@ -166,12 +166,12 @@ def test_roots_are_paired_with_gradients_and_those_without_are_left_out() -> Non
 
 
 @pytest.mark.parametrize("grads", [(), (None, None)], ids=["short", "long"])
-def test_gradients_of_another_length_are_refused(grads: tuple[None, ...]) -> None:
+def test_gradients_of_wrong_length_are_refused(grads: tuple[None, ...]) -> None:
     with pytest.raises(ValueError, match="do not mirror the outputs"):
         pair_roots(torch.ones(3, requires_grad=True), grads)
 
 
-def test_a_loss_starts_at_one() -> None:
+def test_the_gradient_of_a_loss_starts_at_one() -> None:
     stage = nn.Linear(5, 3)
     session = AutogradAdapter().open(stage, StageSpec(loss_fn=lambda outputs, target: (outputs * target).sum()))
     session.forward(0, (torch.ones(7, 5),), torch.ones(7, 3))

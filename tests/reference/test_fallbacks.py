@@ -216,7 +216,7 @@ def split(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_it_falls_back_for_the_parameters_that_need_it_alone(case: Callable[[Stage, Tensor], Any]) -> None:
+def test_only_parameters_that_need_the_fallback_use_it(case: Callable[[Stage, Tensor], Any]) -> None:
     of_input, of_parameters = of_autograd(case)
     stage, x, outputs, grads = made(case)
     found, explained = split(stage, x, outputs, grads)
@@ -228,7 +228,7 @@ def test_it_falls_back_for_the_parameters_that_need_it_alone(case: Callable[[Sta
             torch.testing.assert_close(parameter.grad, of_parameters[name], msg=name)
 
 
-def test_w_runs_nothing_between_the_uses() -> None:
+def test_w_does_not_run_the_code_between_two_uses_again() -> None:
     stage, x, outputs, grads = made(between)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
     assert len(stage.calls) == 1
@@ -236,7 +236,7 @@ def test_w_runs_nothing_between_the_uses() -> None:
     assert len(stage.calls) == 1
 
 
-def test_what_is_checkpointed_is_computed_again_once() -> None:
+def test_a_checkpointed_part_is_recomputed_once() -> None:
     stage, x, outputs, grads = made(checkpointed)
     split(stage, x, outputs, grads)
     assert len(stage.calls) == 2
@@ -245,7 +245,7 @@ def test_what_is_checkpointed_is_computed_again_once() -> None:
 @pytest.mark.parametrize(
     "case", [between, two_depths, side_by_side, normed, checkpointed], ids=lambda case: case.__name__
 )
-def test_hooks_of_parameters_are_called_once_each_in_w_with_the_whole_gradient(case: Callable[..., Any]) -> None:
+def test_w_calls_each_parameter_hook_once_with_the_whole_gradient(case: Callable[..., Any]) -> None:
     _, wanted = of_autograd(case)
     stage, x, outputs, grads = made(case)
     seen: dict[str, list[Tensor]] = {name: [] for name, grad in wanted.items() if grad is not None}
@@ -260,7 +260,7 @@ def test_hooks_of_parameters_are_called_once_each_in_w_with_the_whole_gradient(c
         torch.testing.assert_close(given, wanted[name], msg=name)
 
 
-def test_nothing_is_explained_without_a_request() -> None:
+def test_fallbacks_are_explained_only_on_request() -> None:
     stage, x, outputs, grads = made(normed)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
     assert not any("explained" in group for group in context)

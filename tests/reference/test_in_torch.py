@@ -45,7 +45,7 @@ def as_in_stages(sharded: Any, *, last: bool) -> None:
     sharded.set_requires_gradient_sync(last)
 
 
-def test_stages_call_the_right_split_inside_a_block_alone() -> None:
+def test_stages_call_the_right_split_only_inside_the_block() -> None:
     before = called()
     with in_torch():
         assert called() == RIGHT
@@ -53,7 +53,7 @@ def test_stages_call_the_right_split_inside_a_block_alone() -> None:
     assert before != RIGHT
 
 
-def test_a_block_inside_another_leaves_the_outer_one_as_it_was() -> None:
+def test_leaving_an_inner_block_keeps_the_outer_block_active() -> None:
     before = called()
     with in_torch():
         with in_torch():
@@ -62,14 +62,14 @@ def test_a_block_inside_another_leaves_the_outer_one_as_it_was() -> None:
     assert called() == before
 
 
-def test_an_exception_undoes_it_as_well() -> None:
+def test_an_exception_also_restores_the_functions_of_torch() -> None:
     before = called()
     with pytest.raises(ZeroDivisionError), in_torch():
         _ = 1 // 0
     assert called() == before
 
 
-def test_what_somebody_else_had_put_there_comes_back() -> None:
+def test_functions_that_another_library_installed_are_restored() -> None:
     def other() -> None:
         pass
 
@@ -82,7 +82,7 @@ def test_what_somebody_else_had_put_there_comes_back() -> None:
         pipelining.put_in_stages(before)
 
 
-def test_installed_it_stays() -> None:
+def test_install_persists_after_a_block() -> None:
     before = called()
     try:
         install()
@@ -93,7 +93,7 @@ def test_installed_it_stays() -> None:
         pipelining.put_in_stages(before)
 
 
-def test_a_torch_whose_stages_call_nothing_of_the_name_is_told_and_nothing_is_changed(
+def test_a_torch_without_the_needed_names_is_refused_and_not_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = called()
@@ -105,12 +105,12 @@ def test_a_torch_whose_stages_call_nothing_of_the_name_is_told_and_nothing_is_ch
     assert called() == before
 
 
-def test_the_module_gives_no_other_name() -> None:
+def test_the_module_exports_no_other_name() -> None:
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         from gradconform.reference import nothing  # type: ignore[attr-defined] # noqa: F401, PLC0415 (that is asked)
 
 
-def test_a_stage_of_torch_fails_with_it_what_it_fails_with_the_plainest_split_and_less_than_as_it_is() -> None:
+def test_in_torchs_stages_the_right_split_fails_only_checks_the_plain_split_fails() -> None:
     of_split, of_torch = failed_in_stages(RIGHT), failed_in_stages(called())
     plainest = {name: getattr(walked_twice, name) for name in RIGHT}
     assert sorted(of_split - failed_in_stages(plainest)) == []
@@ -118,7 +118,7 @@ def test_a_stage_of_torch_fails_with_it_what_it_fails_with_the_plainest_split_an
 
 
 @pytest.mark.skipif(RELEASE < (2, 8), reason="fully_shard reduces nothing on a CPU there")
-def test_weights_that_fully_shard_takes_away_between_i_and_w_get_their_gradients() -> None:
+def test_weights_that_fully_shard_frees_between_i_and_w_get_their_gradients() -> None:
     group_of_one()
     torch.manual_seed(20)
     module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.LayerNorm(3))

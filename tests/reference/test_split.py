@@ -77,7 +77,7 @@ def _no_collector() -> Iterator[None]:
 
 @pytest.mark.parametrize("split", [False, True], ids=["B", "I and W"])
 @pytest.mark.parametrize("name", STAGES)
-def test_its_gradients_are_those_of_torch_autograd(name: str, *, split: bool) -> None:
+def test_gradients_equal_those_of_torch_autograd(name: str, *, split: bool) -> None:
     inputs, params = autograd(name)
     stage, args, outputs, grads = fresh(name)
     found = split_backward(stage, args, outputs, grads) if split else stage_backward(outputs, grads, list(args))
@@ -89,7 +89,7 @@ def test_its_gradients_are_those_of_torch_autograd(name: str, *, split: bool) ->
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["B", "I and W"])
-def test_parameters_accumulate_and_prior_gradients_of_inputs_stay(*, split: bool) -> None:
+def test_parameters_accumulate_and_existing_input_gradients_are_kept(*, split: bool) -> None:
     inputs, params = autograd("mlp")
     stage, args, outputs, grads = fresh("mlp", prior=2.0)
     before = [arg.grad for arg in args]
@@ -103,7 +103,7 @@ def test_parameters_accumulate_and_prior_gradients_of_inputs_stay(*, split: bool
         assert_same(parameter.grad - 2.0, params[name])
 
 
-def test_the_input_pass_leaves_parameters_alone() -> None:
+def test_the_input_pass_does_not_change_parameter_gradients() -> None:
     stage, args, outputs, grads = fresh("mlp", prior=2.0)
     before = stored(stage)
     stage_backward_input(list(outputs), list(grads), list(args), stage.parameters())
@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("function", ["full", "input"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_gradients_of_another_form_are_refused_before_anything_is_changed(wrong: str, function: str) -> None:
+def test_gradients_of_wrong_structure_are_refused_before_anything_changes(wrong: str, function: str) -> None:
     spoil, said = WRONG[wrong]
     stage, args, outputs, grads = fresh("two-outputs", prior=2.0)
     before, flags = stored(stage), [parameter.requires_grad for parameter in stage.parameters()]
@@ -158,7 +158,7 @@ def test_a_used_context_is_refused_and_changes_nothing() -> None:
     assert all(torch.equal(grad, before[name]) for name, grad in stored(stage).items())  # type: ignore[arg-type] # None would fail the test
 
 
-def test_what_the_weight_pass_returns_is_what_stands() -> None:
+def test_the_weight_pass_returns_the_stored_gradients() -> None:
     stage, args, outputs, grads = fresh("frozen-weight")
     _, groups = stage_backward_input(list(outputs), list(grads), list(args), stage.parameters())
     returned = stage_backward_weight(stage.parameters(), groups)
@@ -177,7 +177,7 @@ def test_outputs_can_be_freed_between_the_two_passes() -> None:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["B", "I and W"])
-def test_the_graph_is_gone_after_the_last_pass_without_the_collector(*, split: bool) -> None:
+def test_the_graph_is_freed_after_the_last_pass_without_the_garbage_collector(*, split: bool) -> None:
     stage, args, outputs, grads = fresh("mlp")
     node = weakref.ref(args[0])
     if split:
@@ -210,7 +210,7 @@ def test_no_two_gradients_share_storage(*, split: bool) -> None:
 
 
 @pytest.mark.parametrize("grads", [(None, None), (None, "given"), ("given", None)], ids=["none", "second", "first"])
-def test_none_means_that_no_gradient_flows(grads: tuple[Any, Any]) -> None:
+def test_none_as_output_gradient_means_no_gradient(grads: tuple[Any, Any]) -> None:
     stage, args, outputs, drawn = fresh("two-outputs")
     given = tuple(grad if want else None for grad, want in zip(drawn, grads, strict=True))
     pulled = [(output, grad) for output, grad in zip(outputs, given, strict=True) if grad is not None]
@@ -226,7 +226,7 @@ def test_none_means_that_no_gradient_flows(grads: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["B", "I and W"])
-def test_a_loss_starts_at_one_and_one_that_needs_no_gradient_gives_none(*, split: bool) -> None:
+def test_the_gradient_of_a_loss_starts_at_one_and_is_none_if_not_required(*, split: bool) -> None:
     stage, x = nn.Linear(5, 3), torch.ones(7, 5)
     for trainable in (True, False):
         stage.requires_grad_(trainable).zero_grad()
@@ -243,7 +243,7 @@ def test_a_loss_starts_at_one_and_one_that_needs_no_gradient_gives_none(*, split
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("several", [False, True])
-def test_an_edge_stands_for_an_output_that_was_let_go_of(*, split: bool, several: bool) -> None:
+def test_an_edge_can_replace_a_freed_output(*, split: bool, several: bool) -> None:
     stage, arg = nn.Linear(3, 2, dtype=torch.float64), torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
     grad = torch.full((4, 2), 0.5, dtype=torch.float64)
     expected = torch.autograd.grad(stage(arg), [arg, *stage.parameters()], grad)

@@ -207,7 +207,7 @@ def calls_of_the_engine() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: case.__name__)
-def test_w_gives_the_bits_layouts_and_hook_calls_of_plain_autograd(case: Callable[..., Any], *, prior: bool) -> None:
+def test_w_matches_the_bits_layouts_and_hook_calls_of_plain_autograd(case: Callable[..., Any], *, prior: bool) -> None:
     expected, of_input, outputs, grads = made(case, prior=prior)
     expected_calls = called(expected)
     torch.autograd.backward(outputs, grads)
@@ -227,7 +227,7 @@ def test_w_gives_the_bits_layouts_and_hook_calls_of_plain_autograd(case: Callabl
 
 
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: case.__name__)
-def test_the_engine_is_called_once_for_all_products_that_w_computes(case: Callable[..., Any]) -> None:
+def test_w_calls_the_autograd_engine_once_for_all_products(case: Callable[..., Any]) -> None:
     stage, x, outputs, grads = made(case)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
     with calls_of_the_engine() as calls:
@@ -245,7 +245,7 @@ def test_the_engine_runs_a_product_on_the_gradient_that_hooks_gave_in_i(mode: st
         torch.testing.assert_close(next(runs), expected, rtol=0.0, atol=0.0)
 
 
-def test_a_hook_that_looks_on_is_called_once() -> None:
+def test_a_hook_on_an_inner_tensor_is_called_once() -> None:
     stage, x, outputs, grads = made(looked_on)
     _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
     stage_backward_weight(stage.parameters(), context)
@@ -285,7 +285,7 @@ LOOKING_ON: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("between", [False, True], ids=["around both", "around W"])
 @pytest.mark.parametrize("mode", LOOKING_ON)
-def test_the_engine_does_all_where_something_looks_on(
+def test_if_an_autograd_mode_is_active_the_engine_computes_everything(
     mode: str, monkeypatch: pytest.MonkeyPatch, *, between: bool
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -310,7 +310,7 @@ NAMES = (products.LEVEL, products.MODES, engine.RUN, node_hooks.OTHER_HOOKS)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name.spellings[0])
-def test_a_name_that_torch_lacks_leaves_it_to_public_functions(name: Any) -> None:
+def test_without_a_private_torch_name_public_functions_compute_the_same(name: Any) -> None:
     spellings = name.spellings
     object.__setattr__(name, "spellings", ("renamed",))
     try:
@@ -324,14 +324,14 @@ def test_a_name_that_torch_lacks_leaves_it_to_public_functions(name: Any) -> Non
 
 @pytest.mark.filterwarnings("ignore:Complex modules are a new feature")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128])
-def test_products_of_other_dtypes_are_those_of_plain_autograd(dtype: torch.dtype) -> None:
+def test_products_of_other_dtypes_equal_those_of_plain_autograd(dtype: torch.dtype) -> None:
     runs = complete(layers, dtype=dtype)
     expected = next(runs)
     next(runs)
     torch.testing.assert_close(next(runs), expected, rtol=0.0, atol=0.0)
 
 
-def test_what_was_changed_between_i_and_w_raises_as_in_plain_autograd() -> None:
+def test_a_tensor_changed_between_i_and_w_raises_as_in_plain_autograd() -> None:
     held: list[Tensor] = []
 
     def keeps(stage: Stage, x: Tensor) -> Tensor:
@@ -354,7 +354,7 @@ def test_a_graph_that_was_freed_raises_as_in_plain_autograd() -> None:
         stage_backward_weight(stage.parameters(), context)
 
 
-def test_a_graph_that_is_kept_gives_the_same_again() -> None:
+def test_a_retained_graph_gives_the_same_gradients_again() -> None:
     stage, x, outputs, grads = made(layers)
     for _ in range(2):
         _, context = stage_backward_input(outputs, grads, [x], stage.parameters())
@@ -365,7 +365,7 @@ def test_a_graph_that_is_kept_gives_the_same_again() -> None:
     torch.testing.assert_close(twice, [2.0 * grad for grad in once])
 
 
-def test_saved_tensors_are_unpacked_once_in_w_and_only_those_that_are_needed() -> None:
+def test_w_unpacks_only_needed_saved_tensors_and_each_once() -> None:
     unpacked: list[Tensor] = []
 
     def packs(stage: Stage, x: Tensor) -> Tensor:
@@ -383,7 +383,9 @@ def test_saved_tensors_are_unpacked_once_in_w_and_only_those_that_are_needed() -
     assert [tuple(tensor.shape) for tensor in unpacked] == [(3, WIDTH)]
 
 
-def test_a_large_gradient_that_goes_straight_to_its_leaf_is_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_accumulates_a_large_gradient_that_goes_directly_to_its_leaf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(weight_pass, "_AT_ONCE", WIDTH)
     monkeypatch.setattr(weight_pass, "factor_grads", lambda *_: pytest.fail("it would be copied"))
     runs = complete(straight_for_leaves)
@@ -430,7 +432,7 @@ def test_micro_batches_of_one_stage_may_have_different_graphs(case: Callable[...
     torch.testing.assert_close(*sums, rtol=0.0, atol=0.0)
 
 
-def test_threads_that_run_at_once_do_not_disturb_each_other() -> None:
+def test_concurrent_threads_do_not_disturb_each_other() -> None:
     runs = complete(layers)
     expected = next(runs)
     found: list[list[Tensor | None]] = []
@@ -453,7 +455,7 @@ def test_threads_that_run_at_once_do_not_disturb_each_other() -> None:
         torch.testing.assert_close(one, expected, rtol=0.0, atol=0.0)
 
 
-def test_no_class_of_a_custom_function_is_kept_by_the_shapes() -> None:
+def test_the_shape_cache_keeps_no_custom_function_class_alive() -> None:
     class Mine(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:

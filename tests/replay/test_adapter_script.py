@@ -119,14 +119,14 @@ def ran(folder: Path, text: str, tail: str = "") -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_script_of_a_right_adapter_says_that_it_is_right(check: str, tmp_path: Path, run_script: RunScript) -> None:
+def test_the_script_of_a_right_adapter_prints_right(check: str, tmp_path: Path, run_script: RunScript) -> None:
     (text,) = scripts_of(tmp_path, (check,), ADAPTER.replace("CLAIMS", ""))
     done = run_script(text, folder=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("right: ")
 
 
-def test_the_script_of_a_wrong_adapter_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_script_of_a_wrong_adapter_names_the_wrong_gradient(tmp_path: Path) -> None:
     wrong = ADAPTER.replace("CLAIMS", "").replace("FACTOR = 1.0", "FACTOR = 1.0  # wrong past the pre-flight's width")
     wrong = wrong.replace("g * FACTOR", "g * (2.0 if len(sought) > 2 else 1.0)")
     (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), wrong)
@@ -136,7 +136,7 @@ def test_the_script_of_a_wrong_adapter_says_what_is_wrong(tmp_path: Path) -> Non
     assert "WRONG: " in done.stdout
 
 
-def test_a_script_imports_no_more_of_the_kit_than_the_adapter_interface(tmp_path: Path) -> None:
+def test_a_script_imports_only_the_adapter_interface_of_the_kit(tmp_path: Path) -> None:
     (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), ADAPTER.replace("CLAIMS", ""))
     tell = text.replace(
         "sys.exit(main())", "main(); print(sorted(n for n in sys.modules if n.startswith('gradconform')))"
@@ -146,7 +146,7 @@ def test_a_script_imports_no_more_of_the_kit_than_the_adapter_interface(tmp_path
     assert "from gradconform.adapter import StageSpec" in text
 
 
-def test_gradients_that_come_early_or_at_the_finish_are_compared_when_they_are_due(tmp_path: Path) -> None:
+def test_early_and_late_gradients_are_compared_when_they_are_due(tmp_path: Path) -> None:
     late = ADAPTER.replace("CLAIMS", 'weight_when="finish", input_pass_touches_params=True')
     late = late.replace(
         "    def backward_weight(self, mb):",

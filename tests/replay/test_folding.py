@@ -55,11 +55,11 @@ def folded(text: str, **known: object) -> str:
         ("self.unread: dict[str, int] = {}\nself.read = {}\nself.unread = f()", "self.read = {}\nself.unread = f()"),
     ],
 )
-def test_what_is_known_is_left_out(text: str, expected: str) -> None:
+def test_known_conditions_are_removed_from_a_script(text: str, expected: str) -> None:
     assert folded(text, YES=True, NO=False, SET={"b"}) == expected
 
 
-def test_a_long_line_is_broken_behind_commas_and_means_the_same() -> None:
+def test_a_long_line_is_broken_after_commas_without_changing_its_meaning() -> None:
     text = f"value = f({', '.join(f'name_{place}(a, b)' for place in range(30))}, 'one, two')"
     (node,) = ast.parse(text).body
     lines = unparsed(node).splitlines()
@@ -68,7 +68,7 @@ def test_a_long_line_is_broken_behind_commas_and_means_the_same() -> None:
     assert ast.unparse(ast.parse("\n".join(lines))) == text
 
 
-def test_every_expression_that_is_known_stands_in_what_a_script_is_made_of() -> None:
+def test_every_known_expression_occurs_in_the_source_of_a_script() -> None:
     modules = (standalone, comparison, autograd, functions, session, standalone.leaves)
     trees = [ast.parse(inspect.getsource(module)) for module in modules]
     written = {ast.unparse(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.expr)}
@@ -77,7 +77,7 @@ def test_every_expression_that_is_known_stands_in_what_a_script_is_made_of() -> 
         assert known.keys() <= written
 
 
-def test_a_script_has_nothing_that_its_trial_does_not_do() -> None:
+def test_a_script_contains_only_code_that_its_trial_uses() -> None:
     text = Replayed(CHECKS["full.gradients.mlp"], resolve("reference-split"), "float32", "cpu", 20).text()
     absent = (
         "backward_input",

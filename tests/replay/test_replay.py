@@ -21,7 +21,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_check_is_run_again_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_is_replayed_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["replay", CHECK, "torch"])
     told = capsys.readouterr().out
     assert code == 1
@@ -29,7 +29,7 @@ def test_a_check_is_run_again_by_its_id(capsys: pytest.CaptureFixture[str]) -> N
     assert "first.weight, after W0: worst at" in told
 
 
-def test_it_fits_the_width_and_says_how_a_script_is_written(
+def test_replay_output_fits_the_width_and_shows_the_script_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -41,26 +41,26 @@ def test_it_fits_the_width_and_says_how_a_script_is_written(
     )
 
 
-def test_the_largest_error_is_not_told_of_what_fails_by_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_without_a_wrong_value_has_no_largest_error(capsys: pytest.CaptureFixture[str]) -> None:
     main(["replay", "full.loss.parameter-input", "torch"])
     told = capsys.readouterr().out
     assert "got None" in " ".join(told.split())
     assert "full.loss.parameter-input: failed\n" in told
 
 
-def test_no_script_is_offered_where_none_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_no_script_can_be_written_none_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", CHECK, "torch-stage"]) == 1
     assert "write a script" not in capsys.readouterr().out
 
 
-def test_the_command_of_a_script_is_one_that_a_shell_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_script_command_is_quoted_for_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "my defect.py"
     main(["replay", CHECK, "torch", "--script", str(path)])
     assert shlex.join(["python", str(path)]) in " ".join(capsys.readouterr().out.replace("\\\n", "").split())
 
 
 @pytest.mark.parametrize("which", ["1", CHECK])
-def test_a_result_of_a_report_is_run_again_with_the_same_numbers(
+def test_a_result_of_a_report_is_replayed_with_the_same_numbers(
     which: str, report: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["replay", f"{report}#{which}"])
@@ -78,7 +78,7 @@ def test_another_target_can_be_replayed_from_a_report(report: Path, capsys: pyte
     assert "in the report: failed" in told
 
 
-def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_is_written_to_the_given_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "defect.py"
     assert main(["replay", CHECK, "torch", "--script", str(path)]) == 0
     assert "with torch and the implementation alone" in " ".join(capsys.readouterr().out.split())
@@ -96,14 +96,14 @@ def test_a_script_is_written_where_it_was_asked_for(tmp_path: Path, capsys: pyte
         ((CHECK, "torch", "--script", "no/folder/x.py"), "does not exist; create it first"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(
+def test_an_impossible_replay_is_refused(
     arguments: tuple[str, ...], complaint: str, report: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", *(one.format(report=report) for one in arguments)]) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_command_says_only_what_is_not_the_default() -> None:
+def test_a_command_names_only_non_default_options() -> None:
     done = check_stage_backward("torch", checks=[CHECK], dtype=["float32", "float64"])
     assert [sentences.command_again(done, result) for result in done] == [
         f"gradconform replay {CHECK} torch",

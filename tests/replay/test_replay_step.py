@@ -89,7 +89,7 @@ def without_kit(tmp_path: Path) -> str:
         ("step.fsdp-mixed", 0, ["rank 1: right: "]),
     ],
 )
-def test_a_script_of_torchs_runtime_shows_with_torch_alone_what_the_check_shows(
+def test_a_torch_only_script_shows_the_failure_of_torchs_runtime(
     check: str, code: int, words: list[str], tmp_path: Path, without_kit: str
 ) -> None:
     text = script(CASES[check])
@@ -107,7 +107,7 @@ def test_a_script_of_torchs_runtime_shows_with_torch_alone_what_the_check_shows(
         ("step.pairs.sequence-1", "sequence_norm_not_reduced", "the gradient of 0.block.norm.bias, after act 1"),
     ],
 )
-def test_a_script_of_a_wrong_runtime_fails_and_names_what_is_wrong(
+def test_a_script_of_a_wrong_runtime_fails_and_names_the_wrong_gradient(
     check: str, fault: str, wrong: str, tmp_path: Path
 ) -> None:
     code, told = run(script(CASES[check], f"{FAULTS}:{fault}"), tmp_path)
@@ -116,7 +116,7 @@ def test_a_script_of_a_wrong_runtime_fails_and_names_what_is_wrong(
 
 
 @pytest.mark.slow
-def test_each_script_names_nothing_it_has_not_and_is_as_long_as_its_composition_needs() -> None:
+def test_each_script_has_no_undefined_name_and_no_unneeded_code() -> None:
     texts = [script(case, target) for case in SOME for target in (TORCH, "reference-runtime")]
     lines = [len(text.splitlines()) for text in texts]
     assert lines[0] < 340
@@ -183,7 +183,7 @@ def expected(plain: Plain, case: StepCase, rank: int) -> dict[str, dict[Any, Any
         *(pytest.param(check, marks=pytest.mark.nightly) for check in PAIRS if check not in SHARED),
     ],
 )
-def test_the_plain_process_of_a_script_is_that_of_the_oracle_bit_for_bit(
+def test_the_plain_process_of_a_script_matches_the_oracle_bit_for_bit(
     check: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[check]
@@ -223,7 +223,7 @@ def test_a_script_names_the_target_by_its_module(target: str, runtime: bool, whe
 
 
 @pytest.mark.slow
-def test_a_training_step_is_run_again_by_its_id_and_from_a_report(
+def test_a_training_step_is_replayed_by_its_id_and_from_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -257,7 +257,7 @@ UNCLAIMED = CASES["step.tied-clipped"]
         ((UNCLAIMED.id, "torch", "--script", "x.py"), f"{UNCLAIMED.id}: the runtime does not claim"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(
+def test_an_impossible_replay_is_refused(
     arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", *arguments]) == 2
@@ -272,7 +272,7 @@ def test_what_cannot_be_replayed_is_refused(
         ("pipeline.1f1b.tied", "failed", None),
     ],
 )
-def test_a_failed_training_step_is_reported_with_the_command_of_its_script(
+def test_a_failed_training_step_is_reported_with_its_script_command(
     check: str, status: Any, command: str | None
 ) -> None:
     options = PipelineOptions(profile="standard", dtype="bfloat16", seed=3, timeout=5).to_json()
@@ -286,7 +286,7 @@ def test_a_failed_training_step_is_reported_with_the_command_of_its_script(
     assert command_of_script(report, result) == command
 
 
-def test_no_script_is_written_of_torch_with_the_right_split_in_it(
+def test_with_the_right_split_in_torch_no_script_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -61,7 +61,7 @@ def right_split(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts are run in forks")
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.nightly)])
-def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_implementation(
+def test_a_script_of_each_torch_failure_fails_and_passes_with_a_right_implementation(
     right_split: Path, every: int, run_without_kit: RunWithoutKit
 ) -> None:
     of_all = [result.check for result in check_stage_backward("torch") if result.status == "failed"]
@@ -80,9 +80,7 @@ def test_every_failure_of_torch_is_a_script_that_fails_and_passes_with_a_right_i
     assert len(of_all) > 60  # a script of nothing would be right as well
 
 
-def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(
-    right_split: Path, run_without_kit: RunWithoutKit
-) -> None:
+def test_a_script_retains_the_graph_in_w_if_the_check_does(right_split: Path, run_without_kit: RunWithoutKit) -> None:
     """torch is right on this stage where W keeps the graph, and only there."""
     check = "split.retain_graph.tied-apart"
     text = script_of(Run(RunOptions.of("torch", checks=[check])), check)
@@ -92,7 +90,7 @@ def test_a_script_asks_w_to_keep_the_graph_where_the_check_does(
 
 
 @pytest.mark.parametrize("check", ["split.gradients.embedding", "property.split.11", "hooks.post_accumulate.mlp-split"])
-def test_a_script_tells_what_was_expected_and_what_torch_gives(
+def test_a_script_prints_expected_values_and_those_of_torch(
     check: str, right_split: Path, run_without_kit: RunWithoutKit
 ) -> None:
     text = script_of(Run(RunOptions.of("torch", profile="full", checks=[check])), check)
@@ -138,7 +136,7 @@ def _args(case):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 (a funct
         ("torch", "lifetime.outputs.mlp-full", "no script can show what "),
     ],
 )
-def test_what_no_script_can_show_is_refused(target: str, check: str, complaint: str) -> None:
+def test_a_check_that_no_script_can_show_is_refused(target: str, check: str, complaint: str) -> None:
     known = check if check in CHECKS else next(one for one in CHECKS if one.startswith("lifetime."))
     replayed = Replayed(CHECKS[known], resolve(target), "float32", "cpu", 20)
     with pytest.raises(ScriptError, match=complaint):

@@ -39,7 +39,7 @@ def straight(check: str, where: str) -> str | None:
 
 
 @pytest.mark.parametrize("check", SHORT)
-def test_a_plain_trial_makes_a_short_script_that_needs_no_kit(
+def test_a_plain_trial_gives_a_short_script_without_the_kit(
     check: str, tmp_path: Path, run_without_kit: RunWithoutKit
 ) -> None:
     text = replayed(check).shortest()
@@ -51,7 +51,7 @@ def test_a_plain_trial_makes_a_short_script_that_needs_no_kit(
     assert check in text
 
 
-def test_the_numbers_are_printed_and_no_tensor(tmp_path: Path, run_without_kit: RunWithoutKit) -> None:
+def test_a_short_script_prints_numbers_and_no_tensors(tmp_path: Path, run_without_kit: RunWithoutKit) -> None:
     ((code, told),) = run_without_kit((replayed("property.mixed.03").shortest(), ()), folder=tmp_path)
     assert code == 1
     assert "the gradient of p0 at [" in told
@@ -59,7 +59,7 @@ def test_the_numbers_are_printed_and_no_tensor(tmp_path: Path, run_without_kit: 
     assert told.splitlines()[-1] == "WRONG: 1 of 3 gradients differ from plain autograd"
 
 
-def test_what_is_right_has_no_such_script() -> None:
+def test_a_passing_trial_gives_no_short_script() -> None:
     assert straight("split.gradients.tied-apart", split.__name__) is None
     assert straight("full.gradients.mlp", "torch.distributed.pipelining._backward") is None
 
@@ -67,18 +67,18 @@ def test_what_is_right_has_no_such_script() -> None:
 @pytest.mark.parametrize(
     "check", ["hooks.last_module.mlp-split", "full.loss.parameter-input", "state.receive_buffer.mlp"]
 )
-def test_a_trial_that_asks_for_more_is_written_in_full(check: str) -> None:
+def test_a_trial_with_more_features_gets_a_full_script(check: str) -> None:
     assert straight(check, "torch.distributed.pipelining._backward") is None
 
 
-def test_a_script_that_fails_what_is_right_as_well_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_script_that_fails_a_right_implementation_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     where = "torch.distributed.pipelining._backward"
     assert straight("split.gradients.tied-apart", where) is not None
     monkeypatch.setattr("gradconform.replay.short_script.RIGHT", where)
     assert straight("split.gradients.tied-apart", where) is None
 
 
-def test_the_kits_right_split_can_stand_in_place_of_the_implementation(
+def test_the_right_split_can_replace_the_implementation_in_a_script(
     tmp_path: Path, run_without_kit: RunWithoutKit
 ) -> None:
     text = replayed("split.gradients.tied-apart").shortest()

@@ -338,7 +338,7 @@ def run_script(text: str, adapter: Adapter | None) -> list[dict[str, Any]]:
         for place, target in enumerate(("reference-split", "torch"))
     ],
 )
-def test_a_script_sees_what_the_driver_sees(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_observes_the_same_as_the_driver(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = TRIALS[name]
     monkeypatch.setitem(COMPARED, everything, showable(trial))
     one = replayed(trial, target, everything, loss_divided_by_microbatches=name == "loss")
@@ -364,7 +364,7 @@ def with_results(trial: Trial, observation: Observation) -> Observation:
     return replace(observation, steps=steps)
 
 
-def test_what_changed_is_not_hidden_by_the_same_action_of_a_later_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_tensor_is_reported_even_if_a_later_step_repeats_the_action(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standalone, "COMPARED", {"changed later:"}, raising=False)
     monkeypatch.setattr(standalone, "LANES", [0], raising=False)
     one, other = torch.ones(2), torch.zeros(2)
@@ -373,12 +373,12 @@ def test_what_changed_is_not_hidden_by_the_same_action_of_a_later_step(monkeypat
     assert standalone.the_end([lane], [])["changed later:"] == {"first": True, "second": True}
 
 
-def test_every_kind_of_action_is_in_a_program_that_was_compared() -> None:
+def test_every_kind_of_action_is_in_a_compared_program() -> None:
     assert {action.kind for trial in TRIALS.values() for action in trial.actions} == KINDS
 
 
 @pytest.mark.parametrize(("how", "kind"), [(STEP, Step), (STATE, State), (OBSERVATION, Observation)])
-def test_every_field_of_what_is_seen_is_compared_or_has_a_reason(how: dict[str, Any], kind: type[Any]) -> None:
+def test_every_observed_field_is_compared_or_has_a_reason(how: dict[str, Any], kind: type[Any]) -> None:
     assert set(how) == {field.name for field in fields(kind)}
 
 
@@ -402,7 +402,7 @@ WRITTEN = {
 }
 
 
-def test_what_a_trial_watches_is_written_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_of_a_trial_is_written_to_the_script_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = frozenset().union(*(trial.watch for check in CHECKS.values() for trial in check.trials))
     for what in sorted(watched):
         trial = replace(PLAIN, watch=frozenset({what}))
@@ -415,7 +415,7 @@ def test_what_a_trial_watches_is_written_or_refused(monkeypatch: pytest.MonkeyPa
             assert WRITTEN[what] not in replayed(PLAIN).text()
 
 
-def test_what_every_judge_reads_is_in_a_script_or_refused() -> None:
+def test_values_read_by_a_judge_are_in_a_script_or_refused() -> None:
     refused = set()
     for check in CHECKS.values():
         judge = getattr(check.judge, "func", check.judge)

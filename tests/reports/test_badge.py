@@ -39,7 +39,7 @@ def counted(text: str, whole: Report) -> str:
     return text.replace(f"{number} of {number} ", "N of N ").replace(f"{number - 1} of {number} ", "M of N ")
 
 
-def test_the_badge_of_a_run_that_conforms(whole: Report) -> None:
+def test_the_badge_of_a_conforming_run_is_drawn(whole: Report) -> None:
     assert_expected_inline(
         counted(badge(whole, "gradconform"), whole),
         """\
@@ -98,7 +98,7 @@ def _worse_beside(whole: Report) -> Report:
         (_beside, "extra checks beside contract 1.0: N of N passed", "#1a7f37"),
     ],
 )
-def test_each_verdict_is_told_with_the_share_that_passed(
+def test_each_verdict_is_shown_with_the_share_of_passed_checks(
     whole: Report, made: Callable[[Report], Report], words: str, colour: str
 ) -> None:
     report = made(whole)
@@ -108,13 +108,13 @@ def test_each_verdict_is_told_with_the_share_that_passed(
     assert read(drawn)[0].text == verdict(report)
 
 
-def test_a_shard_has_no_badge_and_is_told_what_has(whole: Report) -> None:
+def test_a_shard_has_no_badge_and_the_error_names_merge(whole: Report) -> None:
     shard = {"index": 1, "count": 2, "selected": whole.manifest, "sha256": "0" * 64, "positions": []}
     with pytest.raises(BadgeError, match="shard 1 of 2 of a run has no verdict; merge all shards with"):
         badge(replace(whole, shard=shard), "mine")
 
 
-def test_what_is_seen_is_what_a_screen_reader_says_and_each_text_has_room(whole: Report) -> None:
+def test_a_screen_reader_reads_the_visible_text_and_each_text_fits(whole: Report) -> None:
     drawn = read(badge(whole, "ein Ziel — 目標"))
     assert drawn.get("role") == "img"
     assert drawn.get("aria-label") == ": ".join(str(one.text) for one in drawn.iter(f"{SVG}text"))
@@ -124,7 +124,7 @@ def test_what_is_seen_is_what_a_screen_reader_says_and_each_text_has_room(whole:
     assert {one for one in drawn.iter() if one.get("id") or one.get("href") or one.get("style")} == set()
 
 
-def test_each_colour_can_be_read_with_white_letters_on_it() -> None:
+def test_white_text_is_readable_on_each_colour() -> None:
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
@@ -134,7 +134,7 @@ def test_each_colour_can_be_read_with_white_letters_on_it() -> None:
         assert 1.05 / (light(colour) + 0.05) > 5
 
 
-def test_texts_of_others_are_shown_and_do_nothing(whole: Report) -> None:
+def test_foreign_text_is_shown_and_has_no_effect(whole: Report) -> None:
     hostile = "\x1b[2J</title><script>owned()</script>\u202e\n&amp;\ufffe"
     report = replace(whole, target={**whole.target, "name": hostile})
     drawn = badge(report, hostile)
@@ -149,7 +149,7 @@ def written(whole: Report) -> Report:
     return whole
 
 
-def test_the_command_prints_it_or_writes_it(written: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_or_writes_the_badge(written: Report, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["badge", "run.json"]) == 0
     assert capsys.readouterr().out == badge(written, "gradconform")
     assert main(["badge", "run.json", "--output", "badge.svg", "--label", "our backward"]) == 0
@@ -166,7 +166,7 @@ def test_the_command_prints_it_or_writes_it(written: Report, capsys: pytest.Capt
         (("other.json",), "other.json"),
     ],
 )
-def test_what_is_given_wrongly_is_refused_before_anything_is_written(
+def test_invalid_arguments_are_refused_before_anything_is_written(
     words: tuple[str, ...], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["badge", *words]) == 2

@@ -61,7 +61,7 @@ def records_of(report: Report) -> bytes:
     return b"".join(map(as_line, [*lines, {"record": "end", "verdict": report.verdict}]))
 
 
-def test_a_bundle_that_holds_has_nothing_against_it_and_is_the_same_each_time(whole: Report) -> None:
+def test_a_valid_bundle_has_no_reasons_against_it_and_is_reproducible(whole: Report) -> None:
     files = files_of(whole)
     assert reasons_against(files) == []
     assert packed(files) == packed(files_of(whole))
@@ -69,7 +69,7 @@ def test_a_bundle_that_holds_has_nothing_against_it_and_is_the_same_each_time(wh
     assert unpacked("bundle.zip") == files
 
 
-def test_a_bundle_with_waivers_and_records_holds_and_states_them(waived: Report) -> None:
+def test_a_bundle_with_waivers_and_records_is_valid_and_states_them(waived: Report) -> None:
     Path("records.ndjson").write_bytes(records_of(waived))
     files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
     assert reasons_against(files) == []
@@ -150,7 +150,7 @@ def test_a_report_without_a_statement_is_refused_with_the_reason(
     assert not Path("bundle.zip").exists()
 
 
-def test_all_reasons_are_reported_and_not_only_the_first(whole: Report) -> None:
+def test_all_reasons_are_reported(whole: Report) -> None:
     report = without_one(replace(as_standard(whole), kit="0.0.1"))
     assert len(reasons_against(files_of(report))) == 3
 
@@ -168,7 +168,7 @@ def edited(field: str, value: Any) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("name", ["report.json", "environment.json", "kit.json", "waivers.toml", "records.ndjson"])
-def test_a_file_that_is_not_the_one_listed_is_named(waived: Report, name: str) -> None:
+def test_a_file_that_differs_from_its_listed_hash_is_named(waived: Report, name: str) -> None:
     Path("records.ndjson").write_bytes(records_of(waived))
     files = files_of(waived, waivers=Path("waivers.toml"), records=Path("records.ndjson"))
     other = {**files, name: files[name].rstrip() + b"\n\n"}
@@ -217,26 +217,26 @@ def test_a_changed_file_is_reported_even_with_new_hashes(
         ("more", 1, "statement.json: wrong or unknown field more; expected exactly schema, "),
     ],
 )
-def test_a_bundle_of_another_form_is_reported(whole: Report, field: str, value: Any, told: str) -> None:
+def test_a_statement_of_another_schema_is_reported(whole: Report, field: str, value: Any, told: str) -> None:
     files = files_of(whole)
     (reason,) = reasons_against({**files, "statement.json": edited(field, value)(files["statement.json"])})
     assert told in reason
 
 
-def test_a_statement_that_differs_from_the_reports_is_reported(whole: Report) -> None:
+def test_a_statement_that_differs_from_the_report_is_reported(whole: Report) -> None:
     files = files_of(whole)
     stated = edited("statement", "mine conforms to all there is")(files["statement.json"])
     assert reasons_against({**files, "statement.json": stated}) == ["the statement differs from the report's"]
 
 
-def test_waivers_have_to_be_there_exactly_where_the_run_went_by_some(waived: Report, whole: Report) -> None:
+def test_a_bundle_contains_waivers_exactly_if_the_run_used_them(waived: Report, whole: Report) -> None:
     assert reasons_against(files_of(waived)) == ["the run used waivers, but waivers.toml is missing"]
     assert reasons_against(files_of(whole, waivers=Path("waivers.toml"))) == [
         "the bundle contains waivers.toml, but the run used no waivers"
     ]
 
 
-def test_a_waiver_that_has_expired_since_is_reported(waived: Report) -> None:
+def test_a_waiver_that_expired_after_the_run_is_reported(waived: Report) -> None:
     files = files_of(waived, waivers=Path("waivers.toml"))
     assert reasons_against(files, today=dt.date(2999, 12, 31)) == []
     (reason,) = reasons_against(files, today=dt.date(3000, 1, 1))
@@ -246,7 +246,7 @@ def test_a_waiver_that_has_expired_since_is_reported(waived: Report) -> None:
     )
 
 
-def test_a_kit_that_differs_from_the_one_that_ran_is_reported(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kit_that_differs_from_the_one_of_the_run_is_reported(whole: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(whole)
     other = {**kit_files.kit_files(), "gradconform/run/runner.py": "0" * 64}
     monkeypatch.setattr("gradconform.bundle.verifying.kit_files", lambda: other)
@@ -260,7 +260,9 @@ def test_a_kit_that_differs_from_the_one_that_ran_is_reported(whole: Report, mon
     assert reasons_against(files) == ["this gradconform was changed after its installation: gradconform/run/runner.py"]
 
 
-def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_bundle_states_judged_failed_and_unsupported_checks(
+    whole: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
     withheld = "accumulate.stage.two-outputs"
     changes = {
         SHOULD: {"status": "failed", "kind": "changed"},
@@ -280,7 +282,7 @@ def test_valid_says_what_was_judged_and_what_is_left_open(whole: Report, capsys:
     )
 
 
-def test_the_commands_bundle_and_verify(waived: Report, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_and_verify_work_as_commands(waived: Report, capsys: pytest.CaptureFixture[str]) -> None:
     Path("report.json").write_text(waived.to_json(), encoding="utf-8")
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
     assert capsys.readouterr().out.startswith("bundle.zip: mine 1.0 (SHA-256 ")
@@ -337,7 +339,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "told"), [one[1:] for one in HOSTILE], ids=[one[0] for one in HOSTILE])
-def test_what_is_no_bundle_is_refused_and_nothing_is_written(
+def test_a_file_that_is_not_a_bundle_is_refused_and_nothing_is_written(
     folder: Path, content: bytes, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "bundle.zip"
@@ -350,7 +352,7 @@ def test_what_is_no_bundle_is_refused_and_nothing_is_written(
     assert list(folder.iterdir()) == [path]
 
 
-def test_a_name_that_is_there_twice_is_refused(folder: Path) -> None:
+def test_a_duplicate_name_in_an_archive_is_refused(folder: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         content = zipped(*RIGHT, RIGHT[0])
     (folder / "bundle.zip").write_bytes(content)
@@ -358,7 +360,7 @@ def test_a_name_that_is_there_twice_is_refused(folder: Path) -> None:
         unpacked("bundle.zip")
 
 
-def test_a_size_that_is_a_lie_is_not_believed(folder: Path) -> None:
+def test_a_false_size_in_an_archive_is_refused(folder: Path) -> None:
     content = zipped(*RIGHT[:3], ("kit.json", b"x" * 5000))
     entry = zipfile.ZipFile(io.BytesIO(content)).infolist()[-1]
     size = (5000).to_bytes(4, "little")
@@ -378,7 +380,7 @@ def test_an_archive_with_a_password_is_refused(folder: Path) -> None:
         unpacked("bundle.zip")
 
 
-def test_an_archive_with_noise_in_it_is_refused_or_not_valid_and_never_a_crash(whole: Report, folder: Path) -> None:
+def test_a_corrupted_archive_is_refused_or_not_valid_and_never_crashes(whole: Report, folder: Path) -> None:
     content = packed(files_of(whole))
     for seed in range(100):
         chance = random.Random(seed)  # noqa: S311 (no secret)

@@ -72,7 +72,7 @@ CHANGES: list[tuple[str, Change, dict[str, list[str]], bool]] = [
 
 
 @pytest.mark.parametrize(("change", "found", "worse"), [one[1:] for one in CHANGES], ids=[one[0] for one in CHANGES])
-def test_each_change_is_told_and_only_what_is_worse_decides(
+def test_each_change_is_reported_and_only_worse_changes_decide(
     real: Report, change: Change, found: dict[str, list[str]], *, worse: bool
 ) -> None:
     base = changed(real, MLP, error_ratio=0.0, duration_s=0.01)
@@ -83,23 +83,23 @@ def test_each_change_is_told_and_only_what_is_worse_decides(
     assert comparison.counts["failures"] == len(change(base).failures)
 
 
-def test_a_check_that_is_new_and_fails_is_a_new_failure(real: Report) -> None:
+def test_a_new_failing_check_is_a_new_failure(real: Report) -> None:
     assert names(compare(without(real, TIED), real))["new_failures"] == [TIED]
     assert "new_failures" not in names(compare(without(real, TIED), real, intersection=True))
 
 
-def test_a_check_that_was_lost_is_none_of_an_intersection(real: Report) -> None:
+def test_an_intersection_reports_no_lost_checks(real: Report) -> None:
     assert "lost" not in names(compare(real, without(real, MLP), intersection=True))
 
 
-def test_the_factors_are_those_that_are_asked_for(real: Report) -> None:
+def test_the_given_drift_factors_are_used(real: Report) -> None:
     base = changed(real, MLP, error_ratio=0.1, duration_s=1.0)
     new = changed(real, MLP, error_ratio=0.35, duration_s=3.5)
     assert {"headroom_drift", "slower"} <= set(names(compare(base, new)))
     assert not {"headroom_drift", "slower"} & set(names(compare(base, new, headroom_factor=4, slower_factor=4)))
 
 
-def test_what_is_different_around_the_checks_is_told(real: Report) -> None:
+def test_differences_of_seed_target_and_environment_are_reported(real: Report) -> None:
     environment = {**real.environment, "torch": "2.12.0", "variables": {"OMP_NUM_THREADS": "7"}}
     new = replace(
         real, seed=7, environment=environment, target={**real.target, "sha256": "0" * 64, "file": "elsewhere"}
@@ -140,7 +140,7 @@ COUNTS = {**dict.fromkeys(NAMES, 0), "new_failures": 2, "fixed": 1}
         ("0", False),
     ],
 )
-def test_a_condition_holds_as_python_would_have_it(text: str, *, holds: bool) -> None:
+def test_a_condition_is_evaluated_as_in_python(text: str, *, holds: bool) -> None:
     assert Expression.parse(text).holds(COUNTS) is holds
 
 
@@ -167,13 +167,13 @@ def test_a_condition_holds_as_python_would_have_it(text: str, *, holds: bool) ->
     ],
     ids=range(17),
 )
-def test_what_is_no_condition_is_refused_and_nothing_of_it_is_run(text: str, told: str) -> None:
+def test_an_invalid_condition_is_refused_and_not_executed(text: str, told: str) -> None:
     with pytest.raises(ExpressionError) as refused:
         Expression.parse(text)
     assert told in str(refused.value)
 
 
-def test_each_name_of_the_language_is_a_count(real: Report) -> None:
+def test_each_name_of_the_condition_language_is_a_count(real: Report) -> None:
     assert set(compare(real, real).counts) == set(NAMES)
 
 
@@ -191,7 +191,7 @@ def small(real: Report) -> tuple[Report, Report]:
     return base, replace(new, environment={"torch": "2.13.1", "devices": [{"name": "cuda"}]})
 
 
-def test_the_text_tells_all_of_it_and_its_last_line_decides(small: tuple[Report, Report]) -> None:
+def test_the_text_lists_all_changes_and_its_last_line_gives_the_result(small: tuple[Report, Report]) -> None:
     lines = comparison_lines(compare(*small), Expression.parse(DEFAULT), 100)
     assert_expected_inline(
         "\n".join(map(str, lines)),
@@ -217,7 +217,7 @@ mine 1.0 is worse than before: new_failures or lost (new_failures = 1, lost = 1)
     )
 
 
-def test_markdown_is_a_table_per_change_and_free_text_is_escaped(small: tuple[Report, Report]) -> None:
+def test_markdown_has_a_table_per_change_and_free_text_is_escaped(small: tuple[Report, Report]) -> None:
     assert_expected_inline(
         comparison_markdown(compare(*small), Expression.parse("fixed > 1")),
         """\
@@ -272,7 +272,7 @@ def test_a_long_list_is_cut_and_counted(real: Report) -> None:
     assert "\n\nand 10 more" in comparison_markdown(found, Expression.parse(DEFAULT))
 
 
-def test_the_command_says_which_is_worse_in_each_form(
+def test_the_command_reports_a_worse_report_in_each_format(
     real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worse = changed(real, MLP, **FAILED)
@@ -305,7 +305,7 @@ def test_the_command_says_which_is_worse_in_each_form(
         (("{base}", "--format", "html"), "invalid choice: 'html'"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_gives_2(
+def test_invalid_arguments_give_2(
     real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
 ) -> None:
     base = tmp_path / "base.json"
@@ -314,7 +314,7 @@ def test_what_is_wrong_with_the_arguments_gives_2(
     assert told in capsys.readouterr().err
 
 
-def test_the_help_names_each_name_of_the_language(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_each_name_of_the_condition_language(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name} " in out for name in NAMES)

@@ -69,11 +69,11 @@ def test_each_check_is_a_test_in_a_suite_of_its_device_and_dtype() -> None:
 
 
 @pytest.mark.parametrize(("check", "tag"), [("a.d", "failure"), ("a.h", "failure")])
-def test_what_decides_under_strict_is_a_failure(check: str, tag: str) -> None:
+def test_under_strict_deciding_checks_are_failures(check: str, tag: str) -> None:
     assert told(junit(report_of(*EVERY, strict=True)))[f"gradconform.full.{check}[cpu-float32]"] == tag
 
 
-def test_the_verdict_is_told_where_nothing_failed() -> None:
+def test_without_failures_the_verdict_is_a_property() -> None:
     whole = read(junit(report_of(EVERY[0])))
     (verdict,) = whole.iter("property")
     assert "incomplete, no verdict" in str(verdict.get("value"))

@@ -43,7 +43,7 @@ def three() -> dict[str, Report]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
-def test_each_item_of_the_plan_is_in_exactly_one_shard_and_those_that_share_a_trial_in_the_same(count: int) -> None:
+def test_each_item_is_in_one_shard_and_items_that_share_a_trial_are_together(count: int) -> None:
     cells = [("cpu", dtype) for dtype in ("float32", "bfloat16")]
     whole = make_plan(CHECKS, profile="full", cells=cells)
     shards = [make_plan(CHECKS, profile="full", cells=cells, shard=Shard(i + 1, count)) for i in range(count)]
@@ -58,7 +58,7 @@ def test_each_item_of_the_plan_is_in_exactly_one_shard_and_those_that_share_a_tr
     assert max(sizes) - min(sizes) <= 0.1 * len(whole.items)
 
 
-def test_a_shard_is_the_same_whenever_it_is_made() -> None:
+def test_a_shard_is_the_same_each_time_it_is_made() -> None:
     def names() -> list[str]:
         return [item.name for item in make_plan(CHECKS, shard=Shard(2, 5)).items]
 
@@ -68,7 +68,7 @@ def test_a_shard_is_the_same_whenever_it_is_made() -> None:
 @pytest.mark.parametrize(
     "text", ["0/4", "5/4", "1/0", "1", "1/2/3", "a/b", "-1/4", "1.0/4", "", " 1/4", "9999999/9999999"]
 )
-def test_what_names_no_shard_is_refused(text: str) -> None:
+def test_an_invalid_shard_is_refused(text: str) -> None:
     with pytest.raises(ShardError, match="expected I/N with I from 1 to N"):
         Shard.parse(text)
 
@@ -78,14 +78,14 @@ def test_more_shards_than_checks_are_refused() -> None:
         Run(RunOptions.of("torch", checks="full.gradients.mlp", shard=Shard(2, 2)))
 
 
-def test_merged_shards_are_the_report_of_one_run(three: dict[str, Report]) -> None:
+def test_merged_shards_equal_the_report_of_one_run(three: dict[str, Report]) -> None:
     whole = check_stage_backward("torch", profile="quick", checks=GLOBS, dtype=("float32", "float64"))
     shuffled = {name: three[name] for name in ("2.json", "3.json", "1.json")}
     read_back = {name: read_report(report.to_json()) for name, report in shuffled.items()}
     assert without_durations(merge(read_back)) == without_durations(whole)
 
 
-def test_a_shard_says_what_it_is_and_gives_no_verdict_on_the_contract() -> None:
+def test_a_shard_gives_no_verdict_on_the_contract() -> None:
     (right,) = sharded(1, checks=None).values()
     assert (right.verdict, right.exit_code, right.conforms) == ("failed", 1, False)
     passed, _ = (check_stage_backward("reference-split", profile="quick", shard=Shard(index, 2)) for index in (1, 2))
@@ -100,7 +100,7 @@ def test_a_shard_of_a_selection_is_incomplete() -> None:
     assert (report.verdict, report.exit_code) == ("incomplete", 5)
 
 
-def test_what_is_missing_in_a_shard_is_missing_in_the_whole(three: dict[str, Report]) -> None:
+def test_a_missing_result_of_a_shard_is_missing_in_the_merged_report(three: dict[str, Report]) -> None:
     short = {**three, "2.json": read_report(three["2.json"].to_json())}
     short["2.json"].results.pop()
     assert merge(short).summary["not_run"] == 1
@@ -144,7 +144,7 @@ def test_reports_that_do_not_belong_together_are_refused(
     assert told in str(refused.value)
 
 
-def test_a_shard_that_is_missing_or_there_twice_is_named(three: dict[str, Report]) -> None:
+def test_a_missing_or_duplicate_shard_is_named(three: dict[str, Report]) -> None:
     with pytest.raises(MergeError, match="the report of shard 2/3, 3/3 is missing; expected all 3 shards"):
         merge({"1.json": three["1.json"]})
     with pytest.raises(MergeError, match=r"1\.json and again\.json are both shard 1; expected each shard once"):
@@ -173,7 +173,7 @@ def test_the_command_runs_and_merges_shards(
 
 
 @pytest.mark.slow
-def test_the_plugin_runs_shards_that_merge_to_one_run_however_many_processes(pytester: pytest.Pytester) -> None:
+def test_shards_run_by_pytest_merge_to_one_run_with_any_number_of_processes(pytester: pytest.Pytester) -> None:
     options = (
         "--gradconform=torch",
         "--gradconform-profile=quick",
@@ -186,7 +186,7 @@ def test_the_plugin_runs_shards_that_merge_to_one_run_however_many_processes(pyt
     assert without_durations(merged) == json.loads(json.dumps(without_durations(library)))
 
 
-def test_the_plugin_refuses_what_is_no_shard(pytester: pytest.Pytester) -> None:
+def test_pytest_refuses_an_invalid_shard(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("--gradconform=torch", "--gradconform-shard=3/2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*gradconform_shard: expected I/N *; got '3/2'*"])

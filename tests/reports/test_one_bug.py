@@ -79,7 +79,7 @@ def without_undoing(report: Report) -> Report:
         ("first-output", "in I and W, only the first output's gradient counts"),
     ],
 )
-def test_one_bug_is_one_cause_on_forty_lines(judged: Judge, bug: str, mistake: str) -> None:
+def test_one_bug_is_one_cause_within_forty_lines(judged: Judge, bug: str, mistake: str) -> None:
     report = judged(bug)
     assert len(causes(without_undoing(report))) > 1
     (cause,) = causes(report)
@@ -89,7 +89,7 @@ def test_one_bug_is_one_cause_on_forty_lines(judged: Judge, bug: str, mistake: s
     assert len([*lines, *closing(report, 80)]) <= 40
 
 
-def test_an_order_of_all_gradients_explains_none_in_a_wrong_place(judged: Judge) -> None:
+def test_reversed_gradients_also_explain_missing_and_misshaped_ones(judged: Judge) -> None:
     report = judged(
         "reverses-inputs", checks=("split.loss.integer-input", "split.gradients.*input*", "accumulate.reused_input.*")
     )
@@ -110,14 +110,14 @@ def test_a_comparison_and_annotations_report_one_bug_once(judged: Judge, tmp_pat
     assert len([line for line in github_annotations(report, tmp_path) if "title=gradconform " in line]) == 1
 
 
-def test_a_mistake_is_reported_under_what_its_smallest_check_shows(judged: Judge) -> None:
+def test_a_bug_is_reported_with_the_symptom_of_its_smallest_check(judged: Judge) -> None:
     (cause,) = causes(judged("reverses-inputs", checks=("split.loss.integer-input", "accumulate.reused_input.*")))
     assert cause.smallest.check == "accumulate.reused_input.two-inputs-split"
     assert cause.smallest.findings[0]["kind"] == "shape"
     assert cause.symptom == "after I, an input gradient has a wrong shape"
 
 
-def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> None:
+def test_the_smallest_check_that_shows_the_bug_is_first(judged: Judge) -> None:
     (cause,) = causes(judged("keeps-first"))
     actions = {result.check: sum(len(program.split()) for program in result.programs) for result in cause.results}
     assert actions[cause.smallest.check] == min(actions.values())
@@ -139,11 +139,11 @@ def test_the_smallest_check_that_shows_the_bug_comes_first(judged: Judge) -> Non
         ),
     ],
 )
-def test_two_bugs_stay_two_causes(judged: Judge, bugs: tuple[str, str], mistakes: tuple[str, str]) -> None:
+def test_two_bugs_are_two_causes(judged: Judge, bugs: tuple[str, str], mistakes: tuple[str, str]) -> None:
     assert [cause.likely for cause in causes(judged(*bugs))][:2] == [*mistakes]
 
 
-def test_what_a_mistake_does_not_explain_is_reported_in_full(judged: Judge) -> None:
+def test_a_failure_that_the_mistake_does_not_explain_is_reported_in_full(judged: Judge) -> None:
     report = judged("keeps-first")
     other = next(result for result in report if result.status == "passed")
     finding = {**report.failures[0].findings[0], "kind": "layout", "text": "expected layout a, got b", "cause": None}
@@ -153,21 +153,21 @@ def test_what_a_mistake_does_not_explain_is_reported_in_full(judged: Judge) -> N
     assert [*second.checks] == [failed.check]
 
 
-def test_a_mistake_that_predicts_what_is_not_there_explains_nothing(judged: Judge) -> None:
+def test_a_mistake_with_a_wrong_prediction_is_rejected(judged: Judge) -> None:
     mixed = [result for result in judged("keeps-first") if result.check == "accumulate.order.mixed"]
     told = {(one["mistake"]["kind"], tuple(one["mistake"]["names"])) for one in mixed[0].undone if not one["left"]}
     assert ("standing_kept", ("W",)) in told
     assert ("standing_kept", ("W", "B's parameters")) not in told
 
 
-def test_the_mistakes_survive_the_report_as_json(judged: Judge, tmp_path: Path) -> None:
+def test_mistakes_are_kept_in_the_json_report(judged: Judge, tmp_path: Path) -> None:
     report = judged("keeps-first")
     path = tmp_path / "report.json"
     path.write_text(report.to_json(), encoding="utf-8")
     assert [cause.text for cause in causes(read_report(path))] == [cause.text for cause in causes(report)]
 
 
-def test_what_fails_in_special_trials_alone_is_no_mistake_of_every_action() -> None:
+def test_failures_only_in_special_trials_are_not_a_mistake_of_every_action() -> None:
     """torch 2.13.0's W adds nothing in some checks, each for a reason of its own, and is right on a plain stage."""
     report = check_stage_backward("torch", checks=("hooks.altered.move-mlp-split", "split.gradients.t*"))
     if not report.failures:

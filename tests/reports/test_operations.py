@@ -54,12 +54,12 @@ def report_of(*results: Result) -> Report:
         ({"status": "failed", "kind": "refused"}, "wrong"),
     ],
 )
-def test_a_result_says_how_its_operation_stands(values: dict[str, Any], standing: str) -> None:
+def test_a_result_gives_the_state_of_its_operation(values: dict[str, Any], standing: str) -> None:
     ((name, (found, _)),) = standings(report_of(result(**values))).items()
     assert (name, found) == ("sin", standing)
 
 
-def test_the_worst_of_all_ways_devices_and_dtypes_stands() -> None:
+def test_the_worst_result_of_an_operation_decides_its_state() -> None:
     results = [
         result(),
         result("ops.split.sin", status="unsupported", unclaimed=("split",)),
@@ -72,7 +72,7 @@ def test_the_worst_of_all_ways_devices_and_dtypes_stands() -> None:
     assert found == {"sin": "crashed", "cos": "right"}
 
 
-def test_a_section_counts_all_and_names_what_is_not_right_the_worst_first() -> None:
+def test_a_section_counts_all_operations_and_lists_wrong_ones_worst_first() -> None:
     several = [result(f"ops.full.op{number}", status="unsupported", kind="environment") for number in range(14)]
     wrong = {
         **FINDING,
@@ -90,10 +90,10 @@ def test_a_section_counts_all_and_names_what_is_not_right_the_worst_first() -> N
     ]
 
 
-def test_a_report_without_operations_says_nothing_of_them() -> None:
+def test_a_report_without_operations_has_no_section_for_them() -> None:
     report = check_stage_backward("reference-split", checks="full.gradients.mlp")
     assert all("operations" not in section.heading for section in sections(report))
 
 
-def test_standings_are_from_the_worst_to_the_best() -> None:
+def test_operation_states_start_with_wrong_and_end_with_right() -> None:
     assert (STANDINGS[0], STANDINGS[-1]) == ("wrong", "right")

@@ -104,7 +104,7 @@ def words_of(text: str) -> set[str]:
     return set(re.findall(r"\w+", text))
 
 
-def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_and_command(real: Report) -> None:
+def test_a_page_shows_the_verdict_counts_and_every_check(real: Report) -> None:
     page = Page(report_page(real))
     assert "does NOT conform" in page.shown
     assert f"{real.summary['ran']} of {real.manifest} checks of contract" in page.shown
@@ -126,7 +126,7 @@ def test_a_page_tells_verdict_counts_and_every_check_with_requirement_message_an
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_a_page_says_when_it_was_made_of_which_commit_and_how_long_its_checks_took(real: Report) -> None:
+def test_a_page_shows_date_commit_and_duration(real: Report) -> None:
     results = [replace(real.results[0], duration_s=1.25), replace(real.results[1], duration_s=2.5)]
     target = {**real.target, "commit": "0123456789ab-dirty"}
     report = replace(real, results=results, target=target, made="2026-11-25T15:07:31+00:00")
@@ -136,7 +136,7 @@ def test_a_page_says_when_it_was_made_of_which_commit_and_how_long_its_checks_to
     assert "UTC" not in report_page(older)
 
 
-def test_a_check_that_another_command_runs_again_has_that_command(real: Report) -> None:
+def test_a_check_with_another_reproduce_command_shows_that_command(real: Report) -> None:
     quiet = [result for result in real.results if result.status == "passed"][:3]
     quoted = replace(quiet[0], check="full.gradients.a b")
     page = Page(report_page(replace(real, results=[quoted, *quiet[1:]])))
@@ -163,7 +163,7 @@ def test_a_page_of_a_run_of_profile_standard_is_small(real: Report) -> None:
     assert len(report_page(replace(real, results=results)).encode()) < 400_000
 
 
-def test_a_page_needs_nothing_from_anywhere(real: Report) -> None:
+def test_a_page_loads_no_external_resource(real: Report) -> None:
     page = Page(report_page(real))
     links = [str(value) for name, value in page.attributes if name in {"src", "href", "action", "xlink:href"}]
     assert links
@@ -181,7 +181,7 @@ def test_the_first_wrong_action_is_marked_in_the_program(real: Report) -> None:
     assert "<mark>" not in report_page(replace(real, results=[passed]))
 
 
-def test_a_cause_tells_how_many_checks_why_the_smallest_program_and_its_command(real: Report) -> None:
+def test_a_cause_shows_its_count_reason_smallest_program_and_command(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings and result.findings[0]["cause"])
     longer = replace(failed, check="a.longer.one", programs=(f"{failed.programs[0]} finish",))
     page = Page(report_page(replace(real, results=[longer, failed])))
@@ -193,7 +193,7 @@ def test_a_cause_tells_how_many_checks_why_the_smallest_program_and_its_command(
     assert str(command_again(real, failed)) in cause
 
 
-def test_what_is_wrong_in_an_area_takes_its_share_of_the_bar(real: Report) -> None:
+def test_failed_checks_of_an_area_get_their_share_of_the_bar(real: Report) -> None:
     passed, failed = real.results[0], real.failures[0]
     results = [replace(passed, check=f"big.a.{number}", status="passed", findings=()) for number in range(197)]
     results += [replace(failed, check=f"big.b.{number}") for number in range(9)]
@@ -202,7 +202,7 @@ def test_what_is_wrong_in_an_area_takes_its_share_of_the_bar(real: Report) -> No
     assert re.findall(r'class="s-(\w+)" style="flex-grow:(\d+)"', bar) == [("passed", "197"), ("failed", "9")]
 
 
-def test_an_action_that_no_program_has_is_told_in_words(real: Report) -> None:
+def test_an_action_outside_the_program_is_shown_as_text(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings)
     finding = {**failed.findings[0], "action": "close"}
     page = report_page(replace(real, results=[replace(failed, findings=(finding,))]))
@@ -210,7 +210,7 @@ def test_an_action_that_no_program_has_is_told_in_words(real: Report) -> None:
     assert "First wrong action: <code>close</code>" in page
 
 
-def test_markup_in_any_text_of_a_report_is_text_on_its_page(real: Report) -> None:
+def test_markup_in_a_report_is_shown_as_text(real: Report) -> None:
     report, texts = spoiled_report(real)
     for made in (report_page(report), runs_page(side_by_side([report, replace(report, seed=report.seed + 1)]))):
         page = Page(made)
@@ -233,7 +233,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def test_markdown_lets_no_text_of_a_report_take_effect(real: Report) -> None:
+def test_text_of_a_report_has_no_effect_in_markdown(real: Report) -> None:
     report, _ = spoiled_report(real)
     for made in (report_markdown(report), runs_markdown(side_by_side([report, replace(report, seed=1)]))):
         outside = re.sub(r"^(`{3,})\w+\n.*?^\1$", "", made, flags=re.DOTALL | re.MULTILINE)
@@ -242,14 +242,14 @@ def test_markdown_lets_no_text_of_a_report_take_effect(real: Report) -> None:
         assert outside.count("<details>") == outside.count("</details>")
 
 
-def test_half_a_surrogate_pair_can_be_written(real: Report, tmp_path: Path) -> None:
+def test_a_lone_surrogate_can_be_written(real: Report, tmp_path: Path) -> None:
     report = replace(real, results=[replace(real.results[0], message="\ud800 and \x00", status="error", kind="kit")])
     written = tmp_path / "page.html"
     written.write_text(report_page(report), encoding="utf-8")
     assert "\\ud800 and \\x00" in Page(written.read_text(encoding="utf-8")).shown
 
 
-def test_a_schedule_of_ones_own_has_no_command_and_its_own_program(real: Report) -> None:
+def test_a_user_schedule_shows_its_program_and_no_command(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings)
     own = replace(
         failed, check="schedule.file.mine", message="wrong", programs=("F0 I0 1F0 W0",), findings=failed.findings[:1]
@@ -261,7 +261,7 @@ def test_a_schedule_of_ones_own_has_no_command_and_its_own_program(real: Report)
     assert 'class="program"' not in report_page(replace(real, extra=("mine",), results=[cut]))
 
 
-def test_errors_are_counted_by_range_and_status_with_the_longest_bar_for_most(real: Report) -> None:
+def test_errors_are_counted_by_range_and_status_with_bars_to_scale(real: Report) -> None:
     compared = [result for result in real.results if result.error_ratio is not None]
     page = report_page(real)
     section = page.partition('id="headroom"')[2].partition("</section>")[0]
@@ -271,14 +271,14 @@ def test_errors_are_counted_by_range_and_status_with_the_longest_bar_for_most(re
     assert f'style="width:70.0%"></i>{exact}</td>' in section
 
 
-def test_what_is_not_there_has_no_heading_no_link_and_no_table(real: Report) -> None:
+def test_missing_sections_have_no_heading_link_or_table(real: Report) -> None:
     bare = report_page(replace(real, results=[], waivers={"file": "w", "sha256": "", "entries": [], "elsewhere": []}))
     assert re.findall(r"<h2>(.*?)</h2>", bare) == ["What did not pass", "Waivers", "Environment"]
     assert bare.count("<table") == 1
     assert 'href="#waivers"' not in bare
 
 
-def test_waivers_are_told_with_what_they_met(real: Report) -> None:
+def test_waivers_are_listed_with_the_number_of_waived_results(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings)
     entry = {"check": "split.*", "verdict": ["missing"], "reason": "known", "issue": "#7", "owner": "ada"}
     entry |= {"expires": "2027-01-31", "when": {"torch": ">=2.13"}}
@@ -290,7 +290,7 @@ def test_waivers_are_told_with_what_they_met(real: Report) -> None:
     assert "full.*nothingmissing" in page.shown
 
 
-def test_device_faults_and_what_could_not_be_judged_stand_apart(real: Report) -> None:
+def test_device_faults_and_unjudged_checks_have_separate_sections(real: Report) -> None:
     one, two, *_ = real.results
     blank: dict[str, Any] = {"status": "error", "findings": (), "error_ratio": None}
     results = [
@@ -304,7 +304,7 @@ def test_device_faults_and_what_could_not_be_judged_stand_apart(real: Report) ->
     assert "the pre-flight failed: no gradient" in shown
 
 
-def test_what_was_found_out_of_devices_is_told(real: Report) -> None:
+def test_the_probed_facts_of_devices_are_shown(real: Report) -> None:
     numbers = iter(range(100))
     devices = devices_of(lambda: f"said {next(numbers)}")
     for text in (
@@ -336,7 +336,9 @@ Change = Callable[[Report], Report]
         (lambda report: with_status(report, TIED, status="passed", kind=None, findings=()), "1 check fixed"),
     ],
 )
-def test_several_runs_stand_side_by_side_with_what_changed(real: Report, change: Change, told: str) -> None:
+def test_several_runs_are_compared_side_by_side_with_the_changed_checks(
+    real: Report, change: Change, told: str
+) -> None:
     page = Page(runs_page(side_by_side([real, change(real), real])))
     assert "1 check of " in page.shown
     assert told in " ".join(page.shown.split())
@@ -347,13 +349,13 @@ def test_several_runs_stand_side_by_side_with_what_changed(real: Report, change:
     assert re.search(r"\| split\\?\.gradients\.tied-apart|\| full\.gradients\.mlp", markdown)
 
 
-def test_only_what_all_runs_have_is_looked_at_with_intersection(real: Report) -> None:
+def test_intersection_compares_only_checks_of_all_runs(real: Report) -> None:
     runs = side_by_side([real, without(real, MLP)], intersection=True)
     assert MLP not in {row.place.check for row in runs.rows}
     assert len(runs.rows) == len(real.results) - 1
 
 
-def test_the_command_writes_both_forms(real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_html_and_markdown(real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, html, markdown = tmp_path / "run.json", tmp_path / "run.html", tmp_path / "run.md"
     run.write_text(real.to_json(), encoding="utf-8")
     assert main(["report", str(run), "--html", str(html), "--markdown", str(markdown)]) == 0
@@ -364,7 +366,7 @@ def test_the_command_writes_both_forms(real: Report, tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out.startswith("## 0 checks of ")
 
 
-def test_the_command_refuses_what_it_cannot_do_and_writes_nothing(
+def test_the_command_refuses_invalid_files_and_writes_nothing(
     real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, other, page = tmp_path / "run.json", tmp_path / "other.json", tmp_path / "page.html"

@@ -110,14 +110,14 @@ def test_a_page_filters_by_status_area_and_words(opened: webdriver.Chrome, real:
     expect_rows(opened, [check for check in every if "linear-3d" in check])
 
 
-def test_a_count_and_a_cell_of_the_matrix_show_what_they_count(opened: webdriver.Chrome, real: Report) -> None:
+def test_a_count_or_a_matrix_cell_filters_to_its_checks(opened: webdriver.Chrome, real: Report) -> None:
     find(opened, "[data-set-status=failed]").click()
     expect_rows(opened, [result.check for result in real.results if result.status == "failed"])
     find(opened, "[data-set-area=hooks]").click()
     expect_rows(opened, [result.check for result in real.results if result.check.startswith("hooks.")])
 
 
-def test_a_page_sorts_both_ways_and_by_verdict_what_failed_is_first(opened: webdriver.Chrome, real: Report) -> None:
+def test_a_page_sorts_both_ways_and_by_verdict_with_failures_first(opened: webdriver.Chrome, real: Report) -> None:
     statuses = {result.check: result.status for result in real.results}
     failed = sum(status == "failed" for status in statuses.values())
     find(opened, "[data-sort=verdict]").click()
@@ -144,7 +144,7 @@ def as_shown(seconds: float) -> float:
     return float(f"{seconds:.1f}") if seconds >= 1 else float(f"{seconds * 1000:.3g}") / 1000
 
 
-def test_a_link_opens_its_check_with_the_program_drawn_although_a_filter_hid_it(
+def test_a_link_opens_its_check_with_its_program_even_if_a_filter_hid_it(
     opened: webdriver.Chrome, real: Report
 ) -> None:
     failed = next(result for result in real.failures if result.findings)
@@ -176,7 +176,7 @@ return [...arguments[0].querySelectorAll(".action")].map((action) => {
 """
 
 
-def test_all_checks_of_a_cause_are_links_that_work(opened: webdriver.Chrome, real: Report) -> None:
+def test_every_check_link_of_a_cause_works(opened: webdriver.Chrome, real: Report) -> None:
     opened.execute_script("for (const part of document.querySelectorAll('#causes details')) part.open = true")
     dead = "return [...document.querySelectorAll('#causes a')].filter((a) => !a.hash || !document.getElementById({}))"
     target = "decodeURIComponent(a.hash.slice(1))"
@@ -185,14 +185,14 @@ def test_all_checks_of_a_cause_are_links_that_work(opened: webdriver.Chrome, rea
     assert len(opened.find_elements(By.CSS_SELECTOR, "#causes a")) > len(real.failures)
 
 
-def test_an_address_with_a_check_opens_it(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+def test_a_url_with_a_check_opens_that_check(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
     name = f"{real.failures[0].check}[cpu-float32]"
     open_page(browser, report_page(real), tmp_path, f"#{name.replace('[', '%5B').replace(']', '%5D')}")
     assert browser.find_element(By.ID, name).get_attribute("open") is not None
     assert browser.get_log("browser") == []
 
 
-def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome) -> None:
+def test_filters_sort_buttons_and_checks_are_reachable_by_keyboard(opened: webdriver.Chrome) -> None:
     find(opened, "#search").send_keys("split.gradients.linear-3d")
     expect_rows(opened, ["split.gradients.linear-3d"])
     reached: list[str] = []
@@ -220,7 +220,7 @@ def test_the_keyboard_reaches_filters_orders_and_checks(opened: webdriver.Chrome
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_nothing_is_wider_than_the_window(opened: webdriver.Chrome, width: int) -> None:
+def test_no_element_is_wider_than_the_window(opened: webdriver.Chrome, width: int) -> None:
     set_width(opened, width)
     opened.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
     widest = opened.execute_script("return document.documentElement.scrollWidth")
@@ -228,7 +228,7 @@ def test_nothing_is_wider_than_the_window(opened: webdriver.Chrome, width: int) 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground_in_light_and_dark_mode(opened: webdriver.Chrome, scheme: str) -> None:
+def test_text_has_enough_contrast_in_light_and_dark_mode(opened: webdriver.Chrome, scheme: str) -> None:
     features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
     low: list[str] = opened.execute_script(CONTRASTS)
@@ -261,7 +261,7 @@ return [...low];
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_axe_finds_nothing_on_any_page_with_all_of_it_open(
+def test_axe_reports_nothing_on_any_fully_opened_page(
     browser: webdriver.Chrome, real: Report, tmp_path: Path, width: int, scheme: str
 ) -> None:
     other = replace(real, results=[replace(real.results[0], status="unsupported", findings=()), *real.results[1:]])
@@ -295,7 +295,7 @@ def axe(browser: webdriver.Chrome) -> list[dict[str, Any]]:
     return found
 
 
-def test_several_runs_show_first_what_differs(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+def test_several_runs_first_show_their_differences(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
     changed = real.results[0].check
     other = replace(
         real, results=[replace(real.results[0], status="unsupported", kind=None, findings=()), *real.results[1:]]
@@ -309,7 +309,7 @@ def test_several_runs_show_first_what_differs(browser: webdriver.Chrome, real: R
     assert browser.get_log("browser") == []
 
 
-def test_markup_in_a_report_runs_nothing(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
+def test_markup_in_a_report_is_not_executed(browser: webdriver.Chrome, real: Report, tmp_path: Path) -> None:
     harm = "</script></style><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\"><b onclick=1>"
     results = [replace(one, requirement=harm, message=harm, device=harm) for one in real.results[:3]]
     report = replace(

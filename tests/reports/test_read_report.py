@@ -27,21 +27,21 @@ def refusal(given: Any) -> str:
     return str(refused.value)
 
 
-def test_a_path_a_text_and_bytes_are_read_alike(real: Report, tmp_path: Path) -> None:
+def test_a_path_text_and_bytes_are_read_the_same_way(real: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(real.to_json(), encoding="utf-8")
     for given in (path, str(path), real.to_json(), real.to_json().encode(), b"\xef\xbb\xbf" + real.to_json().encode()):
         assert read_report(given).to_dict() == real.to_dict()
 
 
-def test_what_another_kit_version_wrote_keeps_its_version(values: Values) -> None:
+def test_a_report_of_another_kit_version_keeps_that_version(values: Values) -> None:
     read = read_report(json.dumps({**values, "kit": "9.9.9"}))
     assert read.to_dict()["kit"] == "9.9.9"
 
 
 @pytest.mark.parametrize("cause", [{}, {"elements": 35}], ids=["earlier", "now"])
 @pytest.mark.parametrize("kind", ["unexpected", "unknown_name"], ids=["earlier", "now"])
-def test_fields_and_kinds_of_earlier_reports_are_read_too(values: Values, kind: str, cause: dict[str, int]) -> None:
+def test_fields_and_kinds_of_earlier_reports_are_accepted(values: Values, kind: str, cause: dict[str, int]) -> None:
     result = next(one for one in values["results"] if one["findings"])
     finding = result["findings"][0]
     wrong = {"kind": "operation_wrong", "names": ["aten::mul", "float32 (5, 7)", "…"], "text": "aten::mul is wrong"}
@@ -93,13 +93,13 @@ EDITS: list[tuple[tuple[Any, ...], Any, str]] = [
     EDITS,
     ids=[f"{number}-{edit[0][-1]}" for number, edit in enumerate(EDITS)],
 )
-def test_what_was_edited_is_named_with_its_place_and_what_was_expected(
+def test_an_invalid_edit_is_reported_with_place_and_expected_value(
     values: Values, place: tuple[Any, ...], to: Any, told: str
 ) -> None:
     assert told in refusal(edited(values, *place, to=to))
 
 
-def test_a_check_that_is_there_twice_is_refused(values: Values) -> None:
+def test_a_duplicate_check_is_refused(values: Values) -> None:
     values["results"][3] = copy.deepcopy(values["results"][0])
     assert "results[0] and results[3] are both for full.gradients.batch-norm[cpu-float32]" in refusal(
         json.dumps(values)
@@ -112,7 +112,7 @@ def test_a_waived_result_names_its_waiver(values: Values) -> None:
     assert "is waived and names no waiver" in refusal(json.dumps(values))
 
 
-def test_a_waiver_of_a_result_is_one_that_the_report_lists(values: Values) -> None:
+def test_a_waiver_of_a_result_must_be_listed_in_the_report(values: Values) -> None:
     waiver = {"check": "*", "verdict": ["error"], "reason": "r", "issue": "i", "owner": "o", "expires": "2999-12-31"}
     failed = next(result for result in values["results"] if result["status"] == "failed")
     failed.update(status="waived", waiver={**waiver, "when": {}})
@@ -128,13 +128,13 @@ def test_a_waiver_of_a_result_is_one_that_the_report_lists(values: Values) -> No
         ({"selected": 1}, "shard.selected is 1 of a manifest of "),
     ],
 )
-def test_a_shard_agrees_with_itself(values: Values, shard: dict[str, Any], told: str) -> None:
+def test_an_inconsistent_shard_is_refused(values: Values, shard: dict[str, Any], told: str) -> None:
     planned = values["summary"]["planned"]
     right = {"index": 1, "count": 2, "selected": planned, "sha256": "0" * 64, "positions": list(range(planned))}
     assert told in refusal(json.dumps({**values, "shard": {**right, **shard}}))
 
 
-def test_messages_are_whole(real: Report, tmp_path: Path) -> None:
+def test_error_messages_are_complete(real: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(real.to_json().encode()[:-4000])
     cut = refusal(path).replace(str(tmp_path), "")
@@ -165,11 +165,11 @@ the report: is nested too deep; expected a report from gradconform run --json"""
 
 
 @pytest.mark.parametrize("cut", ['{"seed": 2', '{"headroom": 0.', '{"strict": tru', '{"kit": "0.', '{"seed": 20,', "{"])
-def test_a_text_that_was_cut_off_anywhere_is_reported_as_such(cut: str) -> None:
+def test_a_truncated_text_is_reported_as_truncated(cut: str) -> None:
     assert refusal(cut).endswith("; the text ends there, so the file may be truncated; expected JSON")
 
 
-def test_a_folder_an_empty_file_and_a_path_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_a_folder_an_empty_file_and_an_impossible_path_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert "Is a directory" in refusal(tmp_path)
     assert "line 1, column 1: Expecting value; the text ends there" in refusal(tmp_path / "empty")
@@ -242,7 +242,7 @@ CORRUPTIONS: tuple[Callable[[str, random.Random], bytes], ...] = (
 
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
-def test_200_corrupted_reports_are_each_a_clear_error(
+def test_200_corrupted_reports_each_give_a_clear_error(
     corrupt: Callable[[str, random.Random], bytes], real: Report, tmp_path: Path
 ) -> None:
     path, text = tmp_path / "report.json", real.to_json()

@@ -30,14 +30,14 @@ def names(kind: type) -> set[str]:
     return {results.JSON_NAMES.get(field.name, field.name) for field in fields(kind)}
 
 
-def test_it_is_a_schema_and_published_with_the_kit() -> None:
+def test_the_schema_is_valid_and_published_with_the_kit() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     (published,) = Path(gradconform.reading.__path__[0]).glob("*.schema.json")
     assert published.name == f"report-{results.SCHEMA_VERSION}.schema.json"
     assert json.loads(published.read_text(encoding="utf-8")) == SCHEMA
 
 
-def test_every_object_says_all_that_may_stand_in_it() -> None:
+def test_every_object_of_the_schema_lists_its_allowed_fields() -> None:
     open_on_purpose = {"backends", "variables", "tolerances_changed", "flags", "dtypes", "indices", "known_limits"}
     open_on_purpose |= {"tolerance", "options", "withheld", "not_tried"}
 
@@ -89,13 +89,13 @@ def test_the_schema_lists_the_words_that_the_kit_uses(part: dict[str, Any], word
     assert part["enum"] == list(words)
 
 
-def test_the_schema_names_each_cause_and_what_it_is_made_with() -> None:
+def test_the_schema_lists_each_cause_and_its_fields() -> None:
     properties = PARTS["cause"]["properties"]
     assert set(properties) == names(cause.Cause) | {"text"}
     assert properties["kind"]["enum"] == [kind.name.lower() for kind in cause.Mistake]
 
 
-def test_a_real_report_meets_the_schema_and_is_read_back_as_it_was(real: Report) -> None:
+def test_a_real_report_is_valid_and_read_back_unchanged(real: Report) -> None:
     Draft202012Validator(SCHEMA).validate(real.to_dict())
     assert real.summary["failed"] > 1
     assert read_report(real.to_json()).to_dict() == real.to_dict()

@@ -22,7 +22,7 @@ def layouts(report: Report) -> list[str]:
     return [" ".join(made.split()) for made in (lines, report_page(report), report_markdown(report))]
 
 
-def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
+def test_every_layout_shows_every_section_with_its_heading(real: Report) -> None:
     failed = [result for result in real.results if result.status == "failed"]
     waiver = {"reason": "known", "issue": "#7", "owner": "ada", "expires": "2027-01-31"}
     cause = {"kind": "operation_wrong", "names": ["aten::mul", "float32 (3,)", "…"], "text": "aten::mul is wrong"}
@@ -66,7 +66,7 @@ def test_every_layout_tells_every_section_by_its_heading(real: Report) -> None:
         assert [item.text for section in untold for item in section.items if item.text not in unescape(made)] == []
 
 
-def test_a_section_that_is_added_is_told_by_every_layout(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_layout_shows_an_added_section(real: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     def slowest(report: Report) -> Section:
         result = max(report.results, key=lambda result: result.duration_s)
         return Section(heading="the slowest check", items=(Item(text=f"{result.level} {result.dtype}"),))
@@ -82,7 +82,7 @@ def test_a_section_that_is_added_is_told_by_every_layout(real: Report, monkeypat
         assert "It comes first." in made
 
 
-def test_the_smallest_result_of_a_cause_has_fewest_actions_then_the_shortest_stage_then_the_first_id(
+def test_the_smallest_result_has_fewest_actions_then_shortest_stage_then_first_id(
     real: Report,
 ) -> None:
     def of(check: str, *programs: str, on: str = "mlp") -> Result:
@@ -96,7 +96,7 @@ def test_the_smallest_result_of_a_cause_has_fewest_actions_then_the_shortest_sta
     assert Cause("wrong", (unknown,)).smallest == unknown
 
 
-def test_what_requirements_share_is_told_once_and_no_program_is_cut_in_two() -> None:
+def test_shared_parts_of_requirements_are_printed_once_and_programs_stay_whole() -> None:
     found = clause_of(["B MUST be right in F0 B0 on a.", "B MUST be right in F0 B0 F1 B1 on b."])
     assert found == Clause("B MUST be right in …", ("F0 B0 on a", "F0 B0 F1 B1 on b"))
     words = clause_of(["B MUST be right in F0 send0 B0 now.", "B MUST be right in F0 send0 I0 now."])
@@ -108,7 +108,7 @@ def test_what_requirements_share_is_told_once_and_no_program_is_cut_in_two() -> 
     assert clause_of(["B MUST be right"]) == Clause("", ("B MUST be right",))
 
 
-def test_of_the_right_split_in_torch_a_report_tells_what_is_gone_and_whose_is_what_is_left(real: Report) -> None:
+def test_with_the_right_split_in_torch_fixed_and_remaining_failures_are_listed(real: Report) -> None:
     def of(check: str, as_it_is: Status, status: Status, of_runtime: bool | None = None) -> Result:  # noqa: FBT001 (a field)
         found = () if status == "passed" else real.failures[0].findings
         told = {"check": check, "status": status, "as_it_is": as_it_is, "of_runtime": of_runtime, "findings": found}

@@ -69,7 +69,7 @@ def test_a_signature_that_was_not_checked_is_reported(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("signed")
-def test_an_unsigned_bundle_takes_the_place_of_a_signed_one_with_its_signature(
+def test_writing_a_new_unsigned_bundle_removes_the_old_signature(
     whole: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bundle", "report.json", "-o", "bundle.zip"]) == 0
@@ -84,9 +84,7 @@ def test_an_unsigned_bundle_takes_the_place_of_a_signed_one_with_its_signature(
 
 
 @pytest.mark.usefixtures("signed")
-def test_a_signature_of_another_bundle_that_cannot_be_removed_is_reported(
-    whole: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_signature_that_cannot_be_removed_is_reported(whole: Report, capsys: pytest.CaptureFixture[str]) -> None:
     Path("bundle.zip.sig").unlink()
     Path("bundle.zip.sig").mkdir()
     newer = replace(whole, target={**whole.target, "version": "1.1"})
@@ -139,9 +137,7 @@ AGAINST: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.usefixtures("signed")
 @pytest.mark.parametrize("case", AGAINST)
-def test_a_bundle_that_none_of_the_signers_has_signed_is_not_valid(
-    case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bundle_not_signed_by_a_listed_signer_is_not_valid(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     change, reason = AGAINST[case]
     change()
     code, told = verified(capsys, "--signers", "signers")
@@ -153,7 +149,7 @@ def test_a_bundle_that_none_of_the_signers_has_signed_is_not_valid(
 
 
 @pytest.mark.usefixtures("signed")
-def test_a_bundle_that_was_changed_since_is_reported_with_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_changed_after_signing_is_reported_with_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
     held = bytearray(Path("bundle.zip").read_bytes())
     held[held.index(b"PK\x01\x02") + 12] ^= 1  # the time of a file, of which the bundle makes nothing
     Path("bundle.zip").write_bytes(held)
@@ -164,7 +160,7 @@ def test_a_bundle_that_was_changed_since_is_reported_with_every_reason(capsys: p
 
 
 @pytest.mark.usefixtures("signed")
-def test_names_are_shown_and_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_signer_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     public = Path("key.pub").read_text(encoding="utf-8")
     Path("signers").write_text(f'"!eve,{TIGHT} of b" {public}', encoding="utf-8")
     code, told = verified(capsys, "--signers", "signers")
@@ -189,9 +185,7 @@ UNUSABLE: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.usefixtures("signed")
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_a_file_that_cannot_be_used_is_named_with_what_was_expected(
-    case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unusable_file_is_named_with_the_expected_content(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     change, told = UNUSABLE[case]
     change()
     code, out = verified(capsys, "--signers", "signers")
@@ -242,7 +236,7 @@ PROGRAMS: dict[str, tuple[str | None, str]] = {
 
 @pytest.mark.usefixtures("signed")
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_an_ssh_keygen_that_gives_no_answer_is_the_environments_fault(
+def test_a_failing_ssh_keygen_is_an_environment_error(
     case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script, told = PROGRAMS[case]

@@ -52,7 +52,7 @@ def entries_of(report: Report) -> str:
     return skip_list(report).partition("OP_OVERRIDES = {\n")[2].partition("}\n")[0]
 
 
-def test_an_entry_has_the_dtypes_in_which_an_operation_is_wrong_or_not_done_and_what_torch_calls_it() -> None:
+def test_an_entry_has_torchs_operation_name_and_its_wrong_or_unsupported_dtypes() -> None:
     crashed = {"status": "error", "ended": "crash", "message": "by SIGABRT\nand more"}
     report = report_of(
         result("ops.full.sin", message="raised NotImplementedError"),
@@ -92,7 +92,7 @@ def test_an_entry_has_the_dtypes_in_which_an_operation_is_wrong_or_not_done_and_
     ],
     ids=["started by the file", "applied to torch's list", "of a class of device tests"],
 )
-def test_torch_skips_its_own_device_tests_by_it(tmp_path: Path, words: tuple[str, ...], set_up: str) -> None:
+def test_torch_skips_its_own_device_tests_by_the_list(tmp_path: Path, words: tuple[str, ...], set_up: str) -> None:
     crashed = result("ops.full.sin", device="cpu", status="error", ended="crash", message="by SIGABRT")
     (tmp_path / "skips.py").write_text(skip_list(report_of(crashed)), encoding="utf-8")
     (tmp_path / "tiny.py").write_text(TINY.replace("SET_UP", set_up), encoding="utf-8")
@@ -108,7 +108,7 @@ def test_torch_skips_its_own_device_tests_by_it(tmp_path: Path, words: tuple[str
     assert done.stderr.count(" ... ok\n") == 3
 
 
-def test_texts_of_others_stay_texts_in_it() -> None:
+def test_foreign_text_remains_text_in_the_list() -> None:
     attack = '"""\nimport os\n\\" + os.abort() + "\x1b[2J\u202e'
     hostile = result("ops.full.sin", device='npu"+x+"', message=attack)
     report = replace(report_of(hostile), target={"name": attack, "version": "1"}, profile=attack)
@@ -122,7 +122,7 @@ def test_texts_of_others_stay_texts_in_it() -> None:
     assert "\x1b" not in skip_list(report)
 
 
-def test_a_report_on_no_operation_makes_no_list(
+def test_a_report_without_operations_gives_no_list(
     real: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "report.json").write_text(real.to_json(), encoding="utf-8")

@@ -15,7 +15,7 @@ NEWER = "torch 2.99.0 is too new: gradconform was tested on torch 2.6 to 2.15"
 
 
 @pytest.mark.parametrize("release", [*(f"{minor}.0" for minor in TESTED), "2.13.7", "2.13.0+cu130"])
-def test_of_a_release_that_was_tested_nothing_is_said(release: str) -> None:
+def test_a_tested_release_gets_no_notice(release: str) -> None:
     assert untested(release) == ""
 
 
@@ -31,11 +31,11 @@ def test_of_a_release_that_was_tested_nothing_is_said(release: str) -> None:
         ),
     ],
 )
-def test_of_any_other_it_is_said_what_was_tested(version: str, said: str) -> None:
+def test_an_untested_release_gets_a_notice_with_the_tested_ones(version: str, said: str) -> None:
     assert untested(version) == said
 
 
-def test_a_report_of_an_untested_torch_says_so_above_the_verdict(real: Report) -> None:
+def test_a_report_on_an_untested_torch_has_the_notice_above_the_verdict(real: Report) -> None:
     there = replace(real, environment={**real.environment, "torch": "2.99.0", "torch_tested": False})
     *lines, verdict = [line.text for line in closing(there, 200)]
     assert NEWER in lines
@@ -43,6 +43,6 @@ def test_a_report_of_an_untested_torch_says_so_above_the_verdict(real: Report) -
     assert NEWER not in [line.text for line in closing(real, 200)]
 
 
-def test_doctor_says_so_below_the_versions() -> None:
+def test_doctor_shows_the_notice_below_the_versions() -> None:
     versions = {"gradconform": "1", "contract": "1.0", "python": "3", "platform": "p", "torch": "2.99.0"}
     assert NEWER in [line.text for line in health_lines(Health(versions=versions, devices=(), targets=()), 200)]

@@ -64,7 +64,7 @@ def judged(*checks: str, **options: Any) -> Report:
     return check_stage_backward("torch", checks=checks, waivers="gradconform-waivers.toml", **options)
 
 
-def test_a_waived_failure_is_waived_and_says_why(waivers: Write) -> None:
+def test_a_waived_failure_is_waived_with_its_reason(waivers: Write) -> None:
     waivers({})
     report = judged(ERROR, RIGHT)
     assert statuses(report) == {ERROR: "waived", RIGHT: "passed"}
@@ -76,13 +76,13 @@ def test_a_waived_failure_is_waived_and_says_why(waivers: Write) -> None:
     assert read_report(report.to_json()).to_dict() == report.to_dict()
 
 
-def test_the_library_reads_no_file_without_its_name(waivers: Write) -> None:
+def test_the_library_reads_a_waiver_file_only_if_it_is_named(waivers: Write) -> None:
     path = waivers({})
     assert statuses(gradconform.check_stage_backward("torch", checks=ERROR)) == {ERROR: "failed"}
     assert statuses(gradconform.check_stage_backward("torch", checks=ERROR, waivers=path)) == {ERROR: "waived"}
 
 
-def test_a_failure_of_another_kind_than_the_pinned_one_still_fails_and_says_so(waivers: Write) -> None:
+def test_a_failure_of_another_kind_than_the_waived_one_still_fails_with_a_note(waivers: Write) -> None:
     waivers({"check": f'"{MISSING}"'}, {"check": f'"{ERROR}"', "verdict": '["mismatch", "missing"]'})
     report = judged(ERROR, MISSING)
     assert statuses(report) == {ERROR: "failed", MISSING: "failed"}
@@ -92,7 +92,7 @@ def test_a_failure_of_another_kind_than_the_pinned_one_still_fails_and_says_so(w
     assert "waived is only mismatch or missing" in error.message
 
 
-def test_a_waived_pass_is_reported_and_fails_a_strict_run(waivers: Write) -> None:
+def test_an_unexpected_pass_is_reported_and_fails_a_strict_run(waivers: Write) -> None:
     waivers({"check": f'"{RIGHT}"'})
     assert statuses(judged(RIGHT)) == {RIGHT: "unexpectedly_passed"}
     strict = judged(RIGHT, strict=True)
@@ -101,7 +101,7 @@ def test_a_waived_pass_is_reported_and_fails_a_strict_run(waivers: Write) -> Non
         strict.raise_if_failed()
 
 
-def test_globs_and_several_kinds_are_allowed(waivers: Write) -> None:
+def test_a_waiver_may_use_globs_and_several_kinds(waivers: Write) -> None:
     waivers({"check": '"split.gradients.*"', "verdict": '["error", "missing"]'})
     assert statuses(judged(ERROR, MISSING, RIGHT)) == {
         ERROR: "waived", MISSING: "waived", RIGHT: "unexpectedly_passed",
@@ -120,7 +120,7 @@ def test_globs_and_several_kinds_are_allowed(waivers: Write) -> None:
         ('{ dtype = "bfloat16" }', False),
     ],
 )
-def test_an_entry_holds_where_it_says(waivers: Write, when: str, *, holds: bool) -> None:
+def test_an_entry_applies_only_under_its_conditions(waivers: Write, when: str, *, holds: bool) -> None:
     waivers({"when": when})
     report = judged(ERROR)
     assert statuses(report) == {ERROR: "waived" if holds else "failed"}
@@ -128,14 +128,14 @@ def test_an_entry_holds_where_it_says(waivers: Write, when: str, *, holds: bool)
     assert report.waivers["elsewhere"] == ([] if holds else [0])
 
 
-def test_of_several_cells_only_those_of_the_entry_are_waived(waivers: Write) -> None:
+def test_an_entry_waives_only_its_own_dtype(waivers: Write) -> None:
     waivers({"when": '{ dtype = "float64" }'})
     report = judged(ERROR, dtype=("float32", "float64"))
     assert {result.dtype: result.status for result in report.results} == {"float32": "failed", "float64": "waived"}
 
 
 @pytest.mark.parametrize("kind", ["environment", "adapter", "kit"])
-def test_an_error_is_no_failure_that_can_be_expected(kind: str) -> None:
+def test_an_error_cannot_be_waived_as_a_failure(kind: str) -> None:
     given = Waiver(check="*", verdict=verdicts(), reason="r", issue="i", owner="o", expires=LAST_DAY)
     error = Result(check="a.b", level="MUST", device="cpu", dtype="float32", status="error", kind=kind, requirement="r")
     applied = Waivers(file="f", sha256="0", entries=(given,))
@@ -149,7 +149,7 @@ def test_an_error_is_no_failure_that_can_be_expected(kind: str) -> None:
     assert applied.apply(applied.apply(lost)) == applied.apply(lost)
 
 
-def test_what_can_be_pinned_are_the_kinds_of_findings_and_the_ways_to_fail_without_one() -> None:
+def test_waivers_accept_kinds_of_findings_and_failures_without_a_finding() -> None:
     assert set(verdicts()) - set(finding.Kind.__args__) == {"refused", "crash", "hang", "memory", "device_lost"}
 
 
@@ -181,7 +181,7 @@ WRONG: list[tuple[dict[str, str | None], str]] = [
 @pytest.mark.parametrize(
     ("entry", "told"), WRONG, ids=[f"{number}-{next(iter(one[0]))}" for number, one in enumerate(WRONG)]
 )
-def test_what_is_wrong_in_an_entry_is_refused_before_the_run(
+def test_an_invalid_entry_is_refused_before_the_run(
     waivers: Write, entry: dict[str, str | None], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waivers({}, entry)
@@ -192,7 +192,7 @@ def test_what_is_wrong_in_an_entry_is_refused_before_the_run(
     assert told in err
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_waiver_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "waivers.toml"
     told = []
     for content in (None, b"[[waiver", b"\xff", b"[waiver]\n", b"reason = 'x'\n"):
@@ -214,7 +214,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_entry_holds_on_its_last_day_and_not_on_the_next(waivers: Write) -> None:
+def test_an_entry_is_valid_on_its_last_day_and_not_on_the_next(waivers: Write) -> None:
     path = waivers({"expires": "2027-01-31"})
     assert read_waivers(path, today=dt.date(2027, 1, 31)).entries
     with pytest.raises(WaiverError, match="expired on 2027-01-31, 1 day ago"):
@@ -222,7 +222,7 @@ def test_an_entry_holds_on_its_last_day_and_not_on_the_next(waivers: Write) -> N
 
 
 @pytest.mark.slow
-def test_the_command_takes_the_file_in_the_current_folder_and_says_so(
+def test_the_command_uses_and_reports_the_file_in_the_current_folder(
     waivers: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waivers({}, {"when": '{ device = "cuda*" }'})
@@ -255,7 +255,7 @@ def full(real: Report) -> Report:
     )
 
 
-def test_an_entry_that_met_nothing_in_a_full_run_is_an_error(full: Report) -> None:
+def test_an_unused_entry_in_a_full_run_is_an_error(full: Report) -> None:
     assert (full.verdict, full.unused_waivers, full.exit_code) == ("conforms", [1], 2)
     assert replace(full, profile="standard").unused_waivers == []
     assert replace(full, profile="standard").exit_code == 0
@@ -289,14 +289,14 @@ def test_one_command_writes_a_complete_file(
         ("--expires", "soon", "expected a date such as "),
     ],
 )
-def test_what_no_entry_can_say_is_refused(
+def test_an_invalid_entry_value_is_refused(
     option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["waivers", "add", "--from", "run.json", option, value]) == 2
     assert told in " ".join(capsys.readouterr().err.split())
 
 
-def test_what_failed_in_another_way_has_met_its_entry(full: Report) -> None:
+def test_an_entry_whose_check_failed_differently_is_not_unused(full: Report) -> None:
     failed = next(result for result in full.results if result.status == "waived")
     others = [replace(result, status="passed", waiver=None) for result in full.results if result is not failed]
     met = replace(full, results=[*others, replace(failed, status="failed", waiver=None)])
@@ -304,9 +304,7 @@ def test_what_failed_in_another_way_has_met_its_entry(full: Report) -> None:
     assert replace(full, results=[*others, replace(failed, status="unsupported", waiver=None)]).unused_waivers == [0, 1]
 
 
-def test_add_writes_what_is_to_be_filled_in_and_nothing_twice(
-    waivers: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_add_writes_fields_to_fill_in_and_no_duplicate(waivers: Write, capsys: pytest.CaptureFixture[str]) -> None:
     path = waivers({})
     path.write_text("# ours\n" + path.read_text(), encoding="utf-8")
     main(["run", "torch", "--checks", f"{ERROR},{MISSING},{RIGHT}", "--json", "run.json", "--no-waivers"])
@@ -346,7 +344,7 @@ when = { adapter = "torch" }
     assert "does not exist; create it first" in capsys.readouterr().err
 
 
-def test_prune_removes_what_the_run_has_shown_to_be_needless_and_keeps_the_rest_as_it_stands(
+def test_prune_removes_only_entries_that_the_run_showed_to_be_unneeded(
     waivers: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = waivers(
@@ -372,7 +370,7 @@ gradconform-waivers.toml: 1 removed
     assert path.read_text(encoding="utf-8") == "# the file's own comment\n\n" + "".join(noted[1:])
 
 
-def test_prune_refuses_a_file_whose_entries_it_cannot_tell_apart(
+def test_prune_refuses_a_file_whose_entries_it_cannot_separate(
     waivers: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = waivers({"check": f'"{RIGHT}"', "reason": "'''\n[[waiver]]\n'''"})
@@ -389,7 +387,7 @@ def beside(pytester: pytest.Pytester, path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_plugin_reports_what_is_waived_as_xfailed_and_xpassed_however_many_processes(
+def test_pytest_reports_waived_results_as_xfailed_and_xpassed_with_any_workers(
     waivers: Write, pytester: pytest.Pytester
 ) -> None:
     beside(pytester, waivers({}, {"check": f'"{RIGHT}"'}))
@@ -410,7 +408,7 @@ def test_the_plugin_reports_what_is_waived_as_xfailed_and_xpassed_however_many_p
 
 
 @pytest.mark.parametrize("strict", ["--gradconform-strict", "-ostrict_xfail=true"])
-def test_where_a_run_or_pytest_is_strict_an_unexpected_pass_fails_its_test(
+def test_if_the_run_or_pytest_is_strict_an_unexpected_pass_fails_its_test(
     waivers: Write, pytester: pytest.Pytester, strict: str
 ) -> None:
     beside(pytester, waivers({"check": f'"{RIGHT}"'}))
@@ -419,7 +417,7 @@ def test_where_a_run_or_pytest_is_strict_an_unexpected_pass_fails_its_test(
     result.stdout.fnmatch_lines(["*XPASS(strict)* waived: known (#7, ada, until 2999-12-31)*"])
 
 
-def test_the_plugin_refuses_a_bad_file_and_takes_none_where_its_name_is_empty(
+def test_pytest_refuses_a_bad_waiver_file_and_an_empty_name_means_none(
     waivers: Write, pytester: pytest.Pytester
 ) -> None:
     beside(pytester, waivers({"expires": "2020-02-01"}))

@@ -44,7 +44,7 @@ def comparable(report: Report) -> Any:
     return json.loads(json.dumps(values))
 
 
-def test_workers_give_the_report_of_one_process_waivers_and_shards_included() -> None:
+def test_workers_give_the_same_report_as_one_process_with_waivers_and_shards() -> None:
     run = ["run", "torch", "--checks", GLOBS, "--shard", "2/2", "--json", "run.json", "--ndjson", "run.ndjson"]
     assert main([*run, "--workers", "2"]) in {1, 5}
     options = {"checks": GLOBS.split(","), "shard": Shard(2, 2), "waivers": "gradconform-waivers.toml"}
@@ -53,7 +53,7 @@ def test_workers_give_the_report_of_one_process_waivers_and_shards_included() ->
     assert {"waived", "passed"} <= {result.status for result in library.results}
 
 
-def test_a_run_is_gone_on_with_only_under_the_waivers_it_began_with(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_resumed_only_with_its_original_waivers(capsys: pytest.CaptureFixture[str]) -> None:
     run = ["run", "torch", "--checks", "split.gradients.output-view", "--no-isolation"]
     assert main([*run, "--ndjson", "run.ndjson"]) == 5
     Path("gradconform-waivers.toml").write_text(WAIVERS.replace("ada", "eve"), encoding="utf-8")

@@ -53,9 +53,7 @@ def statuses(report: dict[str, Any]) -> set[str]:
     ],
     ids=["torch's defaults", "without TF32"],
 )
-def test_a_device_that_computes_as_an_h100_is_accused_of_nothing(
-    tmp_path: Path, flags: tuple[str, ...], told: str
-) -> None:
+def test_a_device_with_the_numerics_of_an_h100_passes(tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
     printed, report = run(tmp_path, "--checks", ",".join(STANDARD), *flags, **AS_AN_H100)
     found = {result["check"]: result["status"] for result in report["results"]}
     assert found == dict.fromkeys(STANDARD, "passed"), printed
@@ -63,7 +61,7 @@ def test_a_device_that_computes_as_an_h100_is_accused_of_nothing(
 
 
 @pytest.mark.slow
-def test_neither_are_its_operations(tmp_path: Path) -> None:
+def test_the_operations_of_a_device_with_the_numerics_of_an_h100_pass(tmp_path: Path) -> None:
     _, report = run(tmp_path, "--operation", ",".join(OPERATIONS), **AS_AN_H100)
     assert [(result["check"], result["message"]) for result in report["results"] if result["status"] != "passed"] == []
     checks = {result["check"] for result in report["results"]}
@@ -71,7 +69,7 @@ def test_neither_are_its_operations(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_wrong_there_is_found_all_the_same(tmp_path: Path) -> None:
+def test_a_wrong_kernel_on_such_a_device_is_still_found(tmp_path: Path) -> None:
     """The profile explains imprecise convolutions and cells, no wrong ones."""
     wrong = {**AS_AN_H100, "SIMX_WRONG": "aten::convolution_backward:index"}
     _, report = run(tmp_path, "--checks", "full.gradients.conv2d,full.gradients.mlp", **wrong)

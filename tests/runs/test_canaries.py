@@ -99,7 +99,7 @@ torch.autograd.backward = lambda roots, grads=None, **how: backward(roots, [g * 
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_what_patches_its_judge_has_no_result_that_counts(
+def test_results_of_a_target_that_patches_its_judge_do_not_count(
     judged: Callable[..., Any], tmp_path: Path, cheat: str
 ) -> None:
     source, reason = CHEATS[cheat]
@@ -110,13 +110,15 @@ def test_what_patches_its_judge_has_no_result_that_counts(
     assert run.code == 4
 
 
-def test_a_patch_of_what_tensors_are_compared_by_hides_nothing(judged: Callable[..., Any], tmp_path: Path) -> None:
+def test_patching_the_comparison_functions_of_torch_hides_no_failure(
+    judged: Callable[..., Any], tmp_path: Path
+) -> None:
     patch = "torch.Tensor.__eq__ = lambda self, other: torch.ones_like(self, dtype=torch.bool)"
     (tmp_path / "target.py").write_text(f"{ZEROS}\n{patch}\ntorch.allclose = lambda *a, **k: True", encoding="utf-8")
     assert judged("target.py", *CHECKS).code in {1, 4}
 
 
-def test_a_library_that_wraps_modules_and_is_right_is_not_accused(judged: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_right_library_that_wraps_modules_passes(judged: Callable[..., Any], tmp_path: Path) -> None:
     patch = (
         "call = torch.nn.Module.__call__\n"
         "torch.nn.Module.__call__ = lambda self, *a, **k: call(self, *a, **k)\n"
@@ -147,7 +149,7 @@ class PatchesLate:
 
 
 @pytest.mark.parametrize("every", [1, 250])
-def test_what_was_judged_before_is_withdrawn(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+def test_earlier_results_are_withdrawn_when_a_patch_is_found(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     monkeypatch.setattr(guard, "EVERY", every)
     late = PatchesLate(lambda: monkeypatch.setattr(torch, "equal", lambda *_: True))
     told: list[Result] = []
@@ -158,7 +160,7 @@ def test_what_was_judged_before_is_withdrawn(monkeypatch: pytest.MonkeyPatch, ev
     assert all("a backward that returns zeros" in result.message for result in report)
 
 
-def test_under_pytest_the_last_check_tells_and_the_report_has_nothing_that_counts(pytester: pytest.Pytester) -> None:
+def test_under_pytest_the_last_check_reports_the_patch_and_no_result_counts(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         target="""
         import torch
@@ -182,7 +184,7 @@ def test_under_pytest_the_last_check_tells_and_the_report_has_nothing_that_count
     done.stdout.fnmatch_lines(["*error: environment: 2 checks could not be judged*"])
 
 
-def test_every_canary_is_judged_as_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_canary_has_its_known_result(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Result] = []
     watching = Guard()
     watching.report_result = told.append
@@ -195,7 +197,7 @@ def test_every_canary_is_judged_as_is_known(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", BACKWARDS)
-def test_each_canary_alone_is_enough_to_disbelieve(name: str) -> None:
+def test_one_wrong_canary_is_enough_to_reject_the_results(name: str) -> None:
     of: Mapping[str, Any] = {"check": name, "level": "MUST", "device": "cpu", "dtype": "float32", "requirement": ""}
     for status in ("passed", "failed", "error", "unsupported"):
         reason = disbelief(Result(**of, status=status))

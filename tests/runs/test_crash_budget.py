@@ -27,7 +27,7 @@ def told(out: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it_may(
+def test_a_target_that_crashes_in_every_check_stops_at_max_crashes(
     tmp_path: Path, judged: Judged, target: Target
 ) -> None:
     name = target("def trouble(outputs):\n    os._exit(7)")
@@ -49,7 +49,7 @@ def test_a_target_that_ends_its_process_in_every_check_is_run_no_further_than_it
 
 
 @pytest.mark.slow
-def test_checks_that_pass_between_do_not_make_the_budget_new(judged: Judged, target: Target) -> None:
+def test_passing_checks_do_not_reset_the_crash_budget(judged: Judged, target: Target) -> None:
     name = target(
         """
         def trouble(outputs):
@@ -67,7 +67,7 @@ def test_checks_that_pass_between_do_not_make_the_budget_new(judged: Judged, tar
 
 
 @pytest.mark.slow
-def test_what_hangs_counts_and_the_last_check_of_a_plan_costs_no_other(judged: Judged, target: Target) -> None:
+def test_a_hang_counts_as_a_crash_and_in_the_last_check_skips_no_other(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
     words = ("--checks", "full.gradients.mlp,full.gradients.conv2d", "--check-timeout", "3")
     run = judged(name, *words, "--max-crashes", "1")
@@ -79,9 +79,7 @@ def test_what_hangs_counts_and_the_last_check_of_a_plan_costs_no_other(judged: J
     assert "were not run" not in run.out
 
 
-def test_what_accuses_nobody_counts_as_well_and_a_run_without_failures_is_no_verdict(
-    judged: Judged, target: Target
-) -> None:
+def test_environment_crashes_count_too_and_the_run_is_incomplete(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    if calls == 3:\n        os.abort()")  # never the first of a process
     run = judged(name, "--checks", "full.gradients.*", "--max-crashes", "1")
     kinds = {(found["status"], found["kind"]) for found in run.report["results"] if found["ended"]}
@@ -89,7 +87,7 @@ def test_what_accuses_nobody_counts_as_well_and_a_run_without_failures_is_no_ver
 
 
 @pytest.mark.slow
-def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, target: Target) -> None:
+def test_a_resumed_run_gets_a_new_crash_budget(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    os._exit(7)")
     words = ("--checks", "full.gradients.*", "--max-crashes", "1")
     assert judged(name, *words, "--ndjson", "run.ndjson").report["summary"]["failed"] == 1
@@ -99,7 +97,7 @@ def test_a_run_that_is_gone_on_with_may_crash_as_often_again(judged: Judged, tar
 
 
 @pytest.mark.slow
-def test_the_time_that_is_lost_is_limited_for_the_whole_run(judged: Judged, target: Target) -> None:
+def test_the_lost_time_is_limited_for_the_whole_run(judged: Judged, target: Target) -> None:
     name = target("def trouble(outputs):\n    ctypes.PyDLL(None).sleep(1000)")
     run = judged(name, "--checks", "full.gradients.*", "--check-timeout", "5", "--max-lost-time", "2")
     (result,) = run.report["results"]
@@ -116,7 +114,7 @@ def test_the_time_that_is_lost_is_limited_for_the_whole_run(judged: Judged, targ
 
 
 @pytest.mark.parametrize("given", [0, -1, True, 2.5, "3"])
-def test_what_is_no_count_is_refused(given: Any) -> None:
+def test_an_invalid_count_is_refused(given: Any) -> None:
     with pytest.raises(SelectionError, match=r"max_crashes: expected a whole number of at least 1, got "):
         RunOptions(max_crashes=given)
 
@@ -126,7 +124,7 @@ def result(**values: Any) -> Result:
     return Result(**{**told, "status": "passed", **values})
 
 
-def test_nothing_is_said_where_no_check_ended_its_process() -> None:
+def test_without_a_crash_the_crash_text_is_empty() -> None:
     report = Report(profile="quick", target={}, environment={}, seed=20, manifest=2, planned=2, results=[result()])
     assert against_manifest(report).endswith("ran; 1 planned but not run")
     crashes = Crashes(20)

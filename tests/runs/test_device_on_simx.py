@@ -26,7 +26,7 @@ FEW = ("--operation", "mul,sin", "--block", "rms-norm", "--checks", "ops.*,block
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_wrong_above_32k_elements_is_found_named_and_bounded(tmp_path: Path) -> None:
+def test_a_kernel_wrong_above_32k_elements_is_found_named_and_bounded(tmp_path: Path) -> None:
     wrong = {"SIMX_WRONG": "aten::mul:index", "SIMX_WRONG_ABOVE": "32768"}
     code, lines, report = device(tmp_path, "simx:0", "--dtype", "float32", *FEW, **wrong)
     assert code == 1
@@ -39,7 +39,7 @@ def test_a_kernel_that_is_wrong_above_32k_elements_is_found_named_and_bounded(tm
 
 
 @pytest.mark.slow
-def test_the_cpu_and_a_device_that_is_right_have_a_line_each_in_every_dtype(tmp_path: Path) -> None:
+def test_the_cpu_and_a_right_device_have_one_line_each(tmp_path: Path) -> None:
     code, lines, report = device(tmp_path, "cpu,simx:0", *FEW, "-n", "2")
     assert code == 5  # chosen checks are not the whole
     assert [line.partition(" ")[0] for line in lines[-2:]] == ["cpu", "simx:0"]
@@ -48,7 +48,7 @@ def test_the_cpu_and_a_device_that_is_right_have_a_line_each_in_every_dtype(tmp_
 
 
 @pytest.mark.slow
-def test_less_precise_products_that_the_profile_has_measured_are_no_fault(tmp_path: Path) -> None:
+def test_reduced_precision_within_the_measured_profile_is_not_a_fault(tmp_path: Path) -> None:
     some = ("--setting", "float32-high,deterministic", "--operation", "sin", "--block", "lora", "--fault", "overwrite")
     words = ("simx:0", "--dtype", "float32", *some, "--checks", "settings.*.mlp")
     code, lines, report = device(tmp_path, *words, SIMX_TF32="1")
@@ -59,7 +59,7 @@ def test_less_precise_products_that_the_profile_has_measured_are_no_fault(tmp_pa
 
 
 @pytest.mark.slow
-def test_every_known_fault_is_found_there_and_no_setting_is_wrong(tmp_path: Path) -> None:
+def test_every_known_fault_is_found_on_simx_and_no_setting_is_wrong(tmp_path: Path) -> None:
     words = ("simx:0", "--operation", "sin", "--block", "lora", "--dtype", "float16", "-n", "2")
     code, lines, report = device(tmp_path, *words, "--checks", "settings.*", "--checks", "faults.*")
     assert code == 5
@@ -71,7 +71,7 @@ def test_every_known_fault_is_found_there_and_no_setting_is_wrong(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_products_in_float8_are_tried_where_a_device_has_them(tmp_path: Path) -> None:
+def test_float8_products_are_tried_if_the_device_has_them(tmp_path: Path) -> None:
     words = ("simx:0", "--dtype", "bfloat16", "--block", "float8-linear", "--operation", "sin", "--checks", "blocks.*")
     assert "is right in all 16" in device(tmp_path, *words)[1][-1]
     code, lines, _ = device(tmp_path, *words, SIMX_WRONG="aten::_scaled_mm:index")

@@ -23,7 +23,7 @@ def printed(text: bytes, name: Any = "stderr") -> pipes.Printed:
     return pipes.Printed(cast("IO[bytes]", os.fdopen(reader, "rb", 0)), name, passed_on=True)
 
 
-def test_what_is_printed_meanwhile_comes_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_output_is_printed_after_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     with pipes.printed_afterwards():
@@ -38,7 +38,7 @@ def interrupted() -> None:
         raise KeyboardInterrupt
 
 
-def test_it_comes_also_where_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_output_is_printed_even_if_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     with pytest.raises(KeyboardInterrupt):
@@ -46,7 +46,7 @@ def test_it_comes_also_where_the_run_is_interrupted(monkeypatch: pytest.MonkeyPa
     assert out.getvalue() == "last words\n"
 
 
-def test_of_very_much_the_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_long_foreign_output_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     monkeypatch.setattr(sys, "stderr", out)
     monkeypatch.setattr(pipes, "_MOST_HELD", 12)
@@ -63,7 +63,7 @@ def trouble(outputs):
 """
 
 
-def test_the_lines_of_a_run_stay_together(judged: Judged, target: Target) -> None:
+def test_progress_lines_of_a_run_are_not_interrupted_by_foreign_output(judged: Judged, target: Target) -> None:
     run = judged(target(NOISY), "--checks", "full.gradients.mlp", "--checks", "full.loss.mlp")
     lines = run.out.splitlines()
     progress = next(number for number, line in enumerate(lines) if line.startswith("full "))

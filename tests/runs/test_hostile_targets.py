@@ -25,7 +25,7 @@ EITHER = pytest.mark.parametrize("how", [(), ("--no-isolation",)], ids=["workers
 
 
 @EITHER
-def test_a_fork_that_comes_back_in_the_child_fails_its_check_and_runs_nothing_twice(
+def test_a_fork_that_returns_in_the_child_fails_its_check_and_runs_nothing_twice(
     judged: Judged, how: tuple[str, ...]
 ) -> None:
     run = judged(f"{HOSTILE}:comes_back_twice", *TWO, *how)
@@ -36,7 +36,7 @@ def test_a_fork_that_comes_back_in_the_child_fails_its_check_and_runs_nothing_tw
 
 
 @EITHER
-def test_a_fork_that_ends_by_itself_accuses_nobody(judged: Judged, how: tuple[str, ...]) -> None:
+def test_a_fork_whose_child_ends_passes(judged: Judged, how: tuple[str, ...]) -> None:
     run = judged(f"{HOSTILE}:forks_for_work", *TWO, *how)
     assert run.verdicts == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
 
@@ -45,16 +45,14 @@ def test_a_fork_that_ends_by_itself_accuses_nobody(judged: Judged, how: tuple[st
 @pytest.mark.parametrize(
     ("name", "kind"), [("interrupts", "KeyboardInterrupt"), ("exits", "SystemExit"), ("closes", "GeneratorExit")]
 )
-def test_what_a_target_raises_is_the_failure_of_its_check_whatever_it_is(
-    judged: Judged, how: tuple[str, ...], name: str, kind: str
-) -> None:
+def test_any_exception_of_a_target_fails_its_check(judged: Judged, how: tuple[str, ...], name: str, kind: str) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO, *how)
     assert run.verdicts == {MLP: ("failed", "error"), LOSS: ("failed", "error")}, run.err
     assert run.code == 1
     assert f"raised {kind}" in run.results[MLP]["message"]
 
 
-def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Judged) -> None:
+def test_writes_to_256_file_descriptors_hit_no_file_of_the_kit(judged: Judged) -> None:
     run = judged(f"{HOSTILE}:writes_to_256_files", *TWO)
     assert run.verdicts == {MLP: ("passed", None), LOSS: ("passed", None)}, run.err
 
@@ -67,9 +65,7 @@ def test_no_file_of_the_kit_stands_where_a_target_meets_it_by_chance(judged: Jud
         ("closes_all_files", "the process ended during the check, with exit code "),
     ],
 )
-def test_what_a_target_does_to_the_pipes_of_its_process_is_told_of_the_check_at_hand(
-    judged: Judged, name: str, told: str
-) -> None:
+def test_damage_to_the_pipes_of_a_process_fails_the_current_check(judged: Judged, name: str, told: str) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO)
     assert run.verdicts == {MLP: ("failed", "crash"), LOSS: ("failed", "crash")}, run.err
     assert (run.code, run.report["summary"]["not_run"]) == (1, 0)
@@ -91,7 +87,7 @@ def running_with(word: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "told"), [("leaves_daemons", ("passed", None)), ("leaves_daemons_and_crashes", ("failed", "crash"))]
 )
-def test_no_process_that_a_target_has_started_outlives_the_run(
+def test_no_process_started_by_a_target_outlives_the_run(
     judged: Judged, tmp_path: Path, name: str, told: tuple[str, str | None]
 ) -> None:
     run = judged(f"{HOSTILE}:{name}", *TWO, HOSTILE_MARK=str(tmp_path))
@@ -122,9 +118,7 @@ hostile._leave_daemons()
     ],
     ids=["a device", "a target of pipelines", "doctor"],
 )
-def test_no_process_outlives_the_command_that_was_started_where_something_was_asked(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_no_process_outlives_a_command_that_queries_devices_or_targets(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "leaving.py").write_text(IMPORTED.format(path=str(HOSTILE)), encoding="utf-8")
     environment = {**os.environ, "HOSTILE_MARK": str(tmp_path), "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -136,7 +130,7 @@ def test_no_process_outlives_the_command_that_was_started_where_something_was_as
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is inherited")
-def test_what_another_thread_starts_meanwhile_is_left_alone() -> None:
+def test_processes_started_by_other_threads_are_not_ended() -> None:
     code = """
 import subprocess, sys
 from gradconform.process.orphans import Orphans, start_own

@@ -45,7 +45,7 @@ def keeps_it() -> None:
         press()
 
 
-def test_it_is_passed_on_though_it_was_caught() -> None:
+def test_an_interrupt_is_raised_again_even_if_the_target_caught_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         keeps_it()
     assert interrupted()
@@ -54,14 +54,14 @@ def test_it_is_passed_on_though_it_was_caught() -> None:
 
 
 @pytest.mark.parametrize("acts", [signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL], ids=repr)
-def test_what_runs_afterwards_is_not_ended_by_it(acts: Callable[..., object] | signal.Handlers) -> None:
+def test_a_handled_interrupt_does_not_end_later_work(acts: Callable[..., object] | signal.Handlers) -> None:
     pressed_once()
     signal.signal(signal.SIGINT, acts)  # as of a job that a shell runs in the background
     fails()
     assert not interrupted()
 
 
-def test_a_thread_that_runs_afterwards_is_not_ended_by_it() -> None:
+def test_a_handled_interrupt_does_not_end_a_later_thread() -> None:
     pressed_once()
     raised: list[BaseException] = []
 
@@ -78,7 +78,7 @@ def test_a_thread_that_runs_afterwards_is_not_ended_by_it() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=repr)
-def test_a_signal_that_asks_to_end_interrupts_once_and_is_named(number: signal.Signals) -> None:
+def test_a_termination_signal_interrupts_once_and_is_named(number: signal.Signals) -> None:
     with endings_interrupt() as ended:
         with pytest.raises(KeyboardInterrupt), interrupts_seen():
             os.kill(os.getpid(), number)
@@ -98,7 +98,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_process_that_is_forked_meanwhile_ends_by_the_signal() -> None:
+def test_a_forked_child_process_is_ended_by_the_signal() -> None:
     reader, writer = os.pipe()
     with endings_interrupt():
         child = os.fork()

@@ -31,9 +31,7 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_judged(
-    judged: Judged, target: Target
-) -> None:
+def test_a_check_that_ends_the_process_fails_and_the_rest_is_judged(judged: Judged, target: Target) -> None:
     name = target(
         """
         def stuck():
@@ -82,7 +80,7 @@ def test_whatever_ends_the_process_is_the_failure_of_its_check_and_the_rest_is_j
     assert f"{CONV}: " in run.out
 
 
-def test_what_plain_autograd_does_as_well_accuses_nobody(judged: Judged, target: Target) -> None:
+def test_a_crash_that_plain_autograd_repeats_is_an_environment_error(judged: Judged, target: Target) -> None:
     name = target(
         """
         backward = torch.autograd.backward
@@ -106,7 +104,7 @@ def test_what_plain_autograd_does_as_well_accuses_nobody(judged: Judged, target:
     )
 
 
-def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(judged: Judged, target: Target) -> None:
+def test_an_abort_that_does_not_repeat_is_an_environment_error(judged: Judged, target: Target) -> None:
     name = target(
         """
         def trouble(outputs):
@@ -122,7 +120,7 @@ def test_an_abort_at_the_nth_operation_that_does_not_come_again_accuses_nobody(j
     assert run.results[MLP]["message"].startswith(told)
 
 
-def test_one_worker_and_two_and_none_give_the_same_report(judged: Judged, tmp_path: Path) -> None:
+def test_no_worker_one_worker_and_two_workers_give_the_same_report(judged: Judged, tmp_path: Path) -> None:
     runs = [
         judged("torch", "--profile", "quick", *how)
         for how in (("--no-isolation",), (), ("--workers", "2", "--ndjson", "run.ndjson"))
@@ -140,7 +138,7 @@ def test_one_worker_and_two_and_none_give_the_same_report(judged: Judged, tmp_pa
     assert (kept[0]["record"], kept[-1]["record"]) == ("run", "end")
 
 
-def test_the_process_that_reports_imports_no_torch(tmp_path: Path) -> None:
+def test_the_reporting_process_does_not_import_torch(tmp_path: Path) -> None:
     script = """
 import sys
 from gradconform.cli import main
@@ -159,7 +157,7 @@ assert not {"torch", "hypothesis"} & set(sys.modules)
         ("import os; os.kill(os.getpid(), 6)", 4, "ended before their first check: the process was killed by SIGABRT"),
     ],
 )
-def test_a_target_that_cannot_be_imported_is_told_as_what_it_is(
+def test_a_target_that_cannot_be_imported_is_reported_with_the_reason(
     tmp_path: Path, judged: Judged, source: str, code: int, said: str
 ) -> None:
     (tmp_path / "target.py").write_text(source, encoding="utf-8")
@@ -170,7 +168,7 @@ def test_a_target_that_cannot_be_imported_is_told_as_what_it_is(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
-def test_no_worker_outlives_a_run_that_is_killed(tmp_path: Path, target: Target, command: list[str]) -> None:
+def test_no_worker_outlives_a_killed_run(tmp_path: Path, target: Target, command: list[str]) -> None:
     name = target(
         """
         def trouble(outputs):
@@ -199,7 +197,7 @@ def test_no_worker_outlives_a_run_that_is_killed(tmp_path: Path, target: Target,
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
 @pytest.mark.parametrize("first", [0, 10])
-def test_workers_killed_at_20_moments_cost_no_other_result(tmp_path: Path, command: list[str], first: int) -> None:
+def test_workers_killed_at_20_moments_lose_no_other_result(tmp_path: Path, command: list[str], first: int) -> None:
     kept, report = tmp_path / "run.ndjson", tmp_path / "report.json"
     words = ["run", "reference-split", *checks("full.*", "split.*"), "--ndjson", str(kept), "--json", str(report)]
     kills = 0
@@ -225,7 +223,7 @@ def test_workers_killed_at_20_moments_cost_no_other_result(tmp_path: Path, comma
     assert {result["status"] for result in results} - {"unsupported"} == {"passed", "error"}
 
 
-def test_a_target_that_changes_in_the_middle_is_judged_no_further(judged: Judged, target: Target) -> None:
+def test_a_target_that_changes_during_the_run_stops_the_run(judged: Judged, target: Target) -> None:
     name = target(
         """
         def trouble(outputs):

@@ -37,7 +37,7 @@ def on_simx(tmp_path: Path, judged: Judged) -> Callable[..., Any]:
         pytest.param("SIMX_HANG_AT", "the check did not end within 20 s", marks=pytest.mark.nightly),
     ],
 )
-def test_what_strikes_at_the_nth_operation_accuses_no_implementation(
+def test_a_device_error_that_does_not_repeat_is_an_environment_error(
     on_simx: Callable[..., Any], variable: str, said: str
 ) -> None:
     run = on_simx(CHECKS, **{variable: "400"})
@@ -49,7 +49,9 @@ def test_what_strikes_at_the_nth_operation_accuses_no_implementation(
 
 
 @pytest.mark.slow
-def test_a_device_without_memory_is_the_environments_and_plain_autograds_as_well(on_simx: Callable[..., Any]) -> None:
+def test_running_out_of_device_memory_also_in_plain_autograd_is_an_environment_error(
+    on_simx: Callable[..., Any],
+) -> None:
     run = on_simx("full.gradients.mlp", SIMX_MEMORY_LIMIT="1500")
     ((check, result),) = run.results.items()
     assert (check, result["status"], result["kind"], run.code) == ("full.gradients.mlp", "error", "environment", 4)
@@ -59,7 +61,7 @@ def test_a_device_without_memory_is_the_environments_and_plain_autograds_as_well
 
 
 @pytest.mark.slow
-def test_an_abort_when_all_is_done_changes_no_verdict(judged: Judged) -> None:
+def test_an_abort_at_exit_changes_no_verdict(judged: Judged) -> None:
     words = ("reference-split", "--device", "simx:0", "--checks", "full.gradients.mlp,full.gradients.conv2d")
     run = judged(*words, SIMX_ABORT_AT_EXIT="1")
     assert set(run.verdicts.values()) == {("passed", None)}

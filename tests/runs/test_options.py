@@ -77,7 +77,7 @@ def typed(*names: str) -> RunOptions:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_option_goes_from_the_command_line_to_records_resume_replay_and_workers(name: str) -> None:
+def test_each_option_is_kept_in_records_resume_replay_and_workers(name: str) -> None:
     asked = typed(*{"target": None, name: None})
     assert getattr(asked, name) != OPTIONS[name].default
 
@@ -93,14 +93,14 @@ def test_each_option_goes_from_the_command_line_to_records_resume_replay_and_wor
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "target"])
-def test_each_option_that_changes_results_is_in_the_command_that_runs_one_of_them_again(name: str) -> None:
+def test_each_option_that_changes_results_is_in_the_reproduce_command(name: str) -> None:
     words = typed("target", name).words("results")
     assert (OPTIONS[name].flag in words) == (OPTIONS[name].changes == "results")
     replay = parser().parse_args(["replay", "full.gradients.mlp", "torch", *words])
     assert getattr(replay, name, None) is not None or not words
 
 
-def test_calls_take_every_option_by_name_and_with_its_default() -> None:
+def test_library_calls_accept_every_option_by_name_with_its_default() -> None:
     parameters = inspect.signature(gradconform.check_stage_backward).parameters
     assert tuple(parameters) == NAMES
     defaults = {name: one.default for name, one in parameters.items() if name != "target"}
@@ -108,7 +108,7 @@ def test_calls_take_every_option_by_name_and_with_its_default() -> None:
     assert tuple(inspect.signature(gradconform.parametrize_checks).parameters) == NAMES
 
 
-def test_pytest_takes_every_option(pytester: pytest.Pytester) -> None:
+def test_pytest_accepts_every_option(pytester: pytest.Pytester) -> None:
     pytester.makefile(".toml", waivers="")  # in the folder that it makes the current one
     plugin = importlib.import_module("gradconform.plugins.pytest.options")
     words = []
@@ -118,7 +118,7 @@ def test_pytest_takes_every_option(pytester: pytest.Pytester) -> None:
     assert plugin.read_options(pytester.parseconfig(*words)).run == typed(*NAMES)
 
 
-def test_options_of_another_kit_are_refused_with_what_differs() -> None:
+def test_options_of_another_kit_are_refused_with_the_differences() -> None:
     with pytest.raises(SelectionError, match=r"colour is unknown, seed is missing; expected target, device"):
         RunOptions.from_json({**{name: None for name in NAMES if name != "seed"}, "colour": "red"})
 
@@ -133,9 +133,7 @@ def test_the_largest_seed_is_the_same_everywhere(capsys: pytest.CaptureFixture[s
         assert said in capsys.readouterr().err
 
 
-def test_a_run_with_flags_is_replayed_with_them_number_for_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_flags_is_replayed_with_equal_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
     words = ["--checks", "split.gradients.linear-hook", "--flag", "tf32=on", "--probe", "--no-isolation"]
     assert main(["run", "torch", *words, "--json", str(path)]) == 1

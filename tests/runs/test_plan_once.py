@@ -72,7 +72,7 @@ def as_values(asked: on_operation.OnOperations) -> list[Any]:
     return [cases, asked.description, asked.nodes, asked.left_out]
 
 
-def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_from_stored_measurements_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["abs", "cumprod", "nn.functional.dropout", "unique", "bernoulli", "empty_like"]
     names = [name for name in names if name in on_operation.entries()]
     first = select_checks(names, "quick")
@@ -90,13 +90,13 @@ def test_a_plan_made_of_what_another_measured_is_the_same(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "values", [[[0, "some other reason"]], [[0, {"shapes": [[2]]}]], [["x", "raise on the CPU"]], 3], ids=repr
 )
-def test_what_was_not_written_by_a_plan_is_refused(values: object) -> None:
+def test_invalid_measurements_are_refused(values: object) -> None:
     with pytest.raises(MeasuredError, match="cannot read the measured samples of 'abs'"):
         outcomes_of({"abs": values}, "abs")
 
 
 @pytest.mark.slow
-def test_a_worker_that_would_measure_something_else_runs_the_plan_of_the_first(
+def test_a_worker_uses_the_plan_of_the_first_process(
     run: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     done = run(*ASKED, "--operation", "a*", "-n", "2")  # so many that both workers are needed
@@ -106,7 +106,7 @@ def test_a_worker_that_would_measure_something_else_runs_the_plan_of_the_first(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_gone_on_with_measures_nothing_again(
+def test_a_resumed_run_measures_nothing_again(
     run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     run(*ASKED, "--ndjson", "run.ndjson")
@@ -137,7 +137,7 @@ def measured_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_later_run_measures_nothing_and_other_operations_are_added(
+def test_a_later_run_measures_only_new_operations(
     run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     first, again = run(*ASKED, "--list"), run(*ASKED, "--list", measures="nobody")
@@ -185,7 +185,7 @@ def planned(given: str | None = None, profile: str = "quick", **outcomes: object
     return found
 
 
-def test_the_cache_keeps_what_plans_measured_apart_for_each_profile(caches: Path) -> None:
+def test_the_cache_stores_measurements_separately_for_each_profile(caches: Path) -> None:
     assert planned(sin=1) == {}
     assert planned(cos=2) == {"sin": 1}
     assert planned() == {"sin": 1, "cos": 2}
@@ -201,7 +201,7 @@ def test_a_cache_of_another_kit_is_not_read(caches: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("damaged", ["", '{"meas', "[]", '{"measured": 3, "made_by": 4}'])
-def test_a_damaged_cache_is_made_anew(caches: Path, damaged: str) -> None:
+def test_a_damaged_cache_is_written_again(caches: Path, damaged: str) -> None:
     planned(sin=1)
     [kept] = caches.glob("*.json")
     kept.write_text(damaged, encoding="utf-8")
@@ -209,7 +209,7 @@ def test_a_damaged_cache_is_made_anew(caches: Path, damaged: str) -> None:
     assert planned() == {"sin": 1}
 
 
-def test_values_in_the_cache_that_no_plan_wrote_are_measured_again(caches: Path) -> None:
+def test_invalid_values_in_the_cache_are_measured_again(caches: Path) -> None:
     options = RunOptions.of("reference-split", operation="sin", profile="quick")
     first = Run(options).measured
     [kept] = caches.glob("*.json")
@@ -219,13 +219,13 @@ def test_values_in_the_cache_that_no_plan_wrote_are_measured_again(caches: Path)
     assert json.loads(kept.read_text(encoding="utf-8")) == json.loads(whole)
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(caches: Path) -> None:
+def test_a_run_works_without_a_writable_cache(caches: Path) -> None:
     caches.parents[1].write_text("a file, so no folder", encoding="utf-8")
     assert planned(sin=1) == {}
     assert planned() == {}
 
 
-def test_files_that_nobody_has_written_for_long_are_removed(caches: Path) -> None:
+def test_old_cache_files_are_removed(caches: Path) -> None:
     planned(sin=1)
     old, young = caches / "old.json", caches / "young.json"
     for file, days in ((old, 31), (young, 29)):
@@ -236,7 +236,7 @@ def test_files_that_nobody_has_written_for_long_are_removed(caches: Path) -> Non
 
 
 @pytest.mark.usefixtures("caches")
-def test_plans_that_are_made_together_measure_once() -> None:
+def test_concurrent_plans_measure_once() -> None:
     measured = []
 
     def plan(number: int) -> object:
@@ -254,7 +254,7 @@ def test_plans_that_are_made_together_measure_once() -> None:
     assert found == set(measured)
 
 
-def test_a_plan_file_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_plan_file_of_another_run_is_refused_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert planned(str(file)) == {}
     assert planned(str(file), sin=1) == {}
@@ -280,18 +280,18 @@ def test_a_plan_file_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path)
     assert [one.name for one in tmp_path.glob("*.*")] == ["plan.json"]
 
 
-def test_a_plan_file_can_be_read_by_whoever_may_read_others_there(tmp_path: Path) -> None:
+def test_a_plan_file_has_the_default_file_permissions(tmp_path: Path) -> None:
     planned(str(tmp_path / "plan.json"), sin=1)
     (tmp_path / "other").touch()
     assert (tmp_path / "plan.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_plan_file_without_an_end_is_refused() -> None:
+def test_an_endless_plan_file_is_refused() -> None:
     with pytest.raises(PlanFileError, match=r"--plan /dev/zero: cannot read the file: OSError: .*not a regular file"):
         planned("/dev/zero")
 
 
-def test_a_plan_file_with_values_that_no_plan_wrote_is_refused(tmp_path: Path) -> None:
+def test_a_plan_file_with_invalid_values_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     planned(str(file), sin=[[0, "some other reason"]])
     with pytest.raises(PlanFileError, match=r"--plan .*plan.json: cannot read the measured samples of 'sin'"):

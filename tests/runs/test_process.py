@@ -65,7 +65,7 @@ def end_of(worker: Worker) -> Any:
     return end
 
 
-def test_orders_of_any_size_are_answered_and_a_closed_process_is_gone(start: Callable[..., Worker]) -> None:
+def test_messages_of_any_size_are_answered_and_close_ends_the_process(start: Callable[..., Worker]) -> None:
     with closing(start("echo")) as worker:
         long = {"text": "x" * 1_000_000}
         worker.send(long)
@@ -79,7 +79,7 @@ def test_orders_of_any_size_are_answered_and_a_closed_process_is_gone(start: Cal
     [("echo", -signal.SIGKILL, "SIGKILL", ""), ("leaves", 3, "exit code 3", "last words"),
      ("aborts", -signal.SIGABRT, "SIGABRT", "")],
 )  # fmt: skip
-def test_the_end_of_a_process_is_told(
+def test_the_end_of_a_process_is_reported(
     start: Callable[..., Worker], work: str, code: int, words: str, last: str
 ) -> None:
     worker = start(work)
@@ -91,14 +91,14 @@ def test_the_end_of_a_process_is_told(
 
 
 @pytest.mark.parametrize(("work", "stacks"), [("sleeps", True), ("is_stopped", False)])
-def test_a_process_that_takes_too_long_is_ended_and_tells_where_it_was_if_it_can(
+def test_a_process_over_its_time_limit_is_ended_and_reports_its_stack_if_possible(
     start: Callable[..., Worker], work: str, *, stacks: bool
 ) -> None:
     end = end_of(start(work, 5.0))
     assert (end.code, end.limit, f"in {work}" in end.stacks) == (None, 5.0, stacks)
 
 
-def test_what_the_work_raises_is_told_with_its_exit_code(start: Callable[..., Worker]) -> None:
+def test_an_error_in_the_work_is_raised_with_its_exit_code(start: Callable[..., Worker]) -> None:
     with pytest.raises(RunRefusedError, match="not with me") as raised:
         end_of(start("refuses"))
     assert raised.value.exit_code == 2

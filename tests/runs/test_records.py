@@ -45,7 +45,7 @@ def written(path: Path, *results: Result, ended: bool = False) -> str:
     return str(path)
 
 
-def test_what_is_written_is_read_again_in_the_order_of_the_plan(tmp_path: Path) -> None:
+def test_written_results_are_read_back_in_plan_order(tmp_path: Path) -> None:
     wrong = result_of(FIRST, status="failed", message="line 1\nline 2\x85…", findings=(MISMATCH,))
     run = read_run(written(tmp_path / "run.ndjson", result_of(SECOND), wrong, ended=True))
     assert run.header == HEADER
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_again_in_the_order_of_the_plan(tmp_path: Path) 
     assert run.report().verdict == "does not conform"
 
 
-def test_every_cut_of_a_file_is_read_as_the_run_was_then(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     path = Path(written(tmp_path / "run.ndjson", result_of(FIRST), result_of(SECOND), ended=True))
     content = path.read_bytes()
     first = content.index(b"\n") + 1
@@ -70,7 +70,7 @@ def test_every_cut_of_a_file_is_read_as_the_run_was_then(tmp_path: Path) -> None
             read_run(path)
 
 
-def test_an_item_that_began_and_has_no_result_is_named(tmp_path: Path) -> None:
+def test_an_item_that_started_and_has_no_result_is_named(tmp_path: Path) -> None:
     with closing(RecordFile(str(tmp_path / "run.ndjson"))) as file:
         file.begin(HEADER)
         file.add(result_of(FIRST))
@@ -144,7 +144,7 @@ def test_two_runs_cannot_write_one_file(tmp_path: Path) -> None:
     RecordFile(path).close()
 
 
-def test_results_of_a_run_that_did_not_end_are_not_thrown_away(tmp_path: Path) -> None:
+def test_results_of_an_unfinished_run_are_not_overwritten(tmp_path: Path) -> None:
     path = written(tmp_path / "run.ndjson", result_of(FIRST))
     with pytest.raises(RecordsError, match=r"unfinished run \(1 of 2 results\); continue it with 'gradconform"):
         RecordFile(path)
@@ -155,7 +155,7 @@ def test_results_of_a_run_that_did_not_end_are_not_thrown_away(tmp_path: Path) -
     assert notes.read_text(encoding="utf-8") == "mine\n"
 
 
-def test_a_run_that_is_gone_on_with_loses_only_the_line_that_was_cut_off(tmp_path: Path) -> None:
+def test_a_resumed_run_loses_only_the_truncated_line(tmp_path: Path) -> None:
     path = Path(written(tmp_path / "run.ndjson", result_of(FIRST)))
     path.write_bytes(path.read_bytes() + b'{"record": "resu')
     with closing(RecordFile(str(path), resume=True)) as file:
@@ -168,7 +168,7 @@ def test_a_run_that_is_gone_on_with_loses_only_the_line_that_was_cut_off(tmp_pat
     assert (list(run.results), run.ended) == ([FIRST, SECOND], True)
 
 
-def test_a_run_that_never_began_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+def test_a_run_that_never_started_does_not_change_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.ndjson"
     RecordFile(str(path)).close()
     assert not path.exists()
@@ -178,12 +178,12 @@ def test_a_run_that_never_began_leaves_the_path_as_it_was(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["nowhere/run.ndjson", ".", "/dev/null", ""])
-def test_a_path_that_cannot_be_written_is_refused_when_it_is_opened(tmp_path: Path, path: str) -> None:
+def test_an_unwritable_path_is_refused_when_it_is_opened(tmp_path: Path, path: str) -> None:
     with pytest.raises(RecordsError, match=r"cannot open .* for writing|not a regular file"):
         RecordFile(str(tmp_path / path) if path == "." else path)
 
 
-def test_what_reports_is_imported_without_torch() -> None:
+def test_reporting_modules_do_not_import_torch() -> None:
     script = """
 import sys
 import gradconform.files.records, gradconform.run.execution, gradconform.results

@@ -34,7 +34,7 @@ def trouble(outputs):
 """
 
 
-def test_a_run_that_was_killed_is_gone_on_with_and_another_one_is_refused(
+def test_a_killed_run_is_resumed_and_resuming_with_other_options_is_refused(
     tmp_path: Path, judged: Judged, target: Target
 ) -> None:
     name, kept = target(KILLS_THE_RUN), tmp_path / "run.ndjson"
@@ -89,7 +89,7 @@ def test_a_run_is_not_resumed_with_a_changed_file_that_it_loads(changed: str, tm
 
 
 @pytest.mark.parametrize("moments", [5, pytest.param(20, marks=pytest.mark.nightly)])
-def test_a_run_killed_at_some_moments_loses_nothing_and_does_nothing_twice(moments: int, tmp_path: Path) -> None:
+def test_a_run_killed_repeatedly_loses_nothing_and_repeats_nothing(moments: int, tmp_path: Path) -> None:
     script = """
 import os, random, signal, sys, time
 import gradconform.run.run
@@ -135,7 +135,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert report["verdict"] == "conforms"
 
 
-def test_a_full_disk_ends_the_run_at_once_without_a_verdict_and_it_is_gone_on_with(
+def test_a_full_disk_ends_the_run_without_a_verdict_and_it_can_be_resumed(
     tmp_path: Path, judged: Judged, command: list[str]
 ) -> None:
     words = ["run", "autograd", "--profile", "quick", "--ndjson", "run.ndjson", "--json", "report.json"]
@@ -165,7 +165,7 @@ def test_a_full_disk_ends_the_run_at_once_without_a_verdict_and_it_is_gone_on_wi
         (("autograd", "--workers", "0"), "got '0'"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_before_anything_runs(
+def test_an_impossible_records_file_is_refused_before_anything_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

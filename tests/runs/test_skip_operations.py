@@ -64,7 +64,7 @@ def written(folder: Path, text: str, name: str = "skips.py") -> str:
         ("cosh", None, None, None),
     ],
 )
-def test_each_form_that_torch_has_is_read(
+def test_each_form_of_torchs_skip_list_is_read(
     name: str, npu: str | None, cpu: str | None, cpu64: str | None, tmp_path: Path
 ) -> None:
     found = read_skip_list(written(tmp_path, OF_TORCH))
@@ -85,7 +85,7 @@ def test_each_form_that_torch_has_is_read(
         ("a.json", "{", "reading it raised JSONDecodeError"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_list_is_refused_with_its_name_and_what_was_expected(
+def test_an_invalid_skip_list_is_refused_with_its_name_and_the_expected_form(
     name: str, text: str, told: str, tmp_path: Path
 ) -> None:
     file = written(tmp_path, text, name)
@@ -95,14 +95,14 @@ def test_a_file_that_is_no_list_is_refused_with_its_name_and_what_was_expected(
     assert told in str(refused.value)
 
 
-def test_no_file_and_no_operation_are_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_missing_list_and_a_run_without_operations_are_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(SkipListError, match=r"nowhere\.py: the file does not exist; expected a list of"):
         Run(RunOptions.of("torch", operation="sin", skip_operations="nowhere.py"))
     with pytest.raises(SkipListError, match="no operation is selected; select some with --operation"):
         Run(RunOptions.of("torch", profile="quick", skip_operations=written(tmp_path, "x = {}")))
 
 
-def test_what_is_left_out_is_a_result_and_told_wherever_the_run_is(
+def test_a_skipped_operation_is_a_result_and_is_reported_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -125,7 +125,7 @@ def test_what_is_left_out_is_a_result_and_told_wherever_the_run_is(
     assert Report.to_json(report)
 
 
-def test_a_run_of_which_a_large_part_is_left_out_is_incomplete(tmp_path: Path) -> None:
+def test_a_run_that_skips_a_large_part_is_incomplete(tmp_path: Path) -> None:
     file = written(tmp_path, '{"sin": []}', "skips.json")
     report = check_stage_backward("reference-split", operation=("sin", "cos"), profile="quick", skip_operations=file)
     assert report.verdict == "incomplete"
@@ -133,7 +133,7 @@ def test_a_run_of_which_a_large_part_is_left_out_is_incomplete(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_a_device_gets_wrong_is_written_read_back_left_out_and_told(
+def test_wrong_operations_of_a_device_are_written_to_a_list_read_back_and_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIMX_WRONG", "aten::tanh:index")

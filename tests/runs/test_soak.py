@@ -29,7 +29,7 @@ def space() -> ModuleType:
 
 
 @pytest.mark.parametrize("seed", [0, 20])
-def test_two_hundred_faults_meet_every_value_and_every_pair_of_command_and_fault(space: ModuleType, seed: int) -> None:
+def test_two_hundred_faults_cover_every_value_and_every_command_fault_pair(space: ModuleType, seed: int) -> None:
     drawn = [fault.kind for fault in islice(space.drawn(seed), 200)]
     for field in ("command", "fault", "how", "who", "moment", "once"):
         assert {getattr(kind, field) for kind in drawn} == {getattr(kind, field) for kind in space.kinds()}
@@ -38,12 +38,12 @@ def test_two_hundred_faults_meet_every_value_and_every_pair_of_command_and_fault
     assert max(times.values()) - min(times.values()) <= 1
 
 
-def test_each_way_of_a_fault_is_met_in_every_command_that_has_it(space: ModuleType) -> None:
+def test_each_form_of_a_fault_occurs_in_every_command_that_has_it(space: ModuleType) -> None:
     drawn = {(fault.kind.command, fault.kind.how) for fault in islice(space.drawn(20), 200)}
     assert drawn == {(kind.command, kind.how) for kind in space.kinds()}
 
 
-def test_a_fault_is_the_same_by_its_number_and_seed(space: ModuleType) -> None:
+def test_a_fault_is_decided_by_its_number_and_seed(space: ModuleType) -> None:
     first, again = (list(islice(space.drawn(7), 50)) for _ in range(2))
     assert first == again
     assert [fault.number for fault in first] == list(range(1, 51))
@@ -52,7 +52,7 @@ def test_a_fault_is_the_same_by_its_number_and_seed(space: ModuleType) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
-def test_eight_faults_leave_nothing_behind(tmp_path: Path) -> None:
+def test_eight_faults_leave_no_process_and_no_file(tmp_path: Path) -> None:
     words = [sys.executable, str(SOAK), "--faults", "8", "--only", "[!b]*"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)

@@ -21,14 +21,14 @@ Target = Callable[[str], str]
 
 
 @pytest.mark.parametrize("trouble", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"])
-def test_a_target_that_hangs_when_it_is_imported_ends_the_command(judged: Judged, target: Target, trouble: str) -> None:
+def test_a_target_that_hangs_on_import_ends_the_command(judged: Judged, target: Target, trouble: str) -> None:
     run = judged(target(trouble), "--start-timeout", "1")
     assert (run.code, run.report) == (EXIT_ENVIRONMENT, {})
     assert "a worker began no check within 1 s: it was importing the target or preparing the device or" in run.err
     assert "--start-timeout allows more" in run.err
 
 
-def test_a_worker_that_is_stopped_before_it_begins_the_next_check_ends_the_run_with_what_it_has(
+def test_a_stopped_worker_ends_the_run_and_keeps_the_results(
     target: Target, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +48,7 @@ def test_a_worker_that_is_stopped_before_it_begins_the_next_check_ends_the_run_w
             os.kill(worker.process.process, 0)
 
 
-def test_a_run_that_changed_says_which_value_did_and_no_other() -> None:
+def test_a_changed_run_reports_only_the_changed_values() -> None:
     before = {"kit_sha256": "a", "torch": "2.13.0", "variables": {"OMP_NUM_THREADS": "1"}}
     now = {**before, "kit_sha256": "b", "variables": {}}
     assert differing({"environment": before}, {"environment": now}) == {

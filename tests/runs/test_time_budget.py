@@ -25,7 +25,7 @@ def stage_backward(*args, **kwargs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_path: Path, workers: str) -> None:
+def test_a_run_stops_at_its_time_budget_and_can_be_resumed(tmp_path: Path, workers: str) -> None:
     (tmp_path / "slow.py").write_text(SLOW, encoding="utf-8")
     words = [sys.executable, "-m", "gradconform", "run"]
     first = [
@@ -55,7 +55,7 @@ def test_a_run_in_processes_ends_when_its_time_is_spent_and_is_gone_on_with(tmp_
     assert report["summary"]["not_run"] == 0, again.stdout
 
 
-def test_things_are_yielded_until_the_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_are_yielded_until_the_time_budget_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     budget, seen = TimeBudget(2.5), []
@@ -68,7 +68,7 @@ def test_things_are_yielded_until_the_time_is_spent(monkeypatch: pytest.MonkeyPa
     budget.raise_if_left(3)
 
 
-def test_without_a_limit_nothing_is_left() -> None:
+def test_without_a_time_budget_all_items_are_yielded() -> None:
     budget = TimeBudget(None)
     assert list(budget.within(range(3))) == [0, 1, 2]
     assert not budget.spent

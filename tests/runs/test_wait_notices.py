@@ -40,7 +40,7 @@ class Lines(list[str]):
             assert self._more.wait_for(lambda: len(self) >= count, timeout=60)
 
 
-def test_a_long_wait_is_reported_again_and_again_each_time_later() -> None:
+def test_a_long_wait_is_reported_repeatedly_until_it_ends() -> None:
     lines = Lines()
     with waiting("probing the device", 3.0, say=lines.say):
         lines.wait(3)
@@ -58,7 +58,7 @@ def test_a_short_wait_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines == []
 
 
-def test_of_several_waits_the_longest_is_reported_and_what_is_over_is_not() -> None:
+def test_only_the_longest_running_wait_is_reported() -> None:
     lines = Lines()
     waits = Waits(lines.say)
     for name in ("first", "second", "third"):
@@ -81,18 +81,18 @@ def test_a_wait_that_raises_leaves_no_thread() -> None:
     assert "gradconform-waits" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_name_that_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_name_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     print_to_stderr("waiting for \x1b[2J::error::x\nnext")
     assert capsys.readouterr().err == "gradconform: waiting for \\x1b[2J::error::x\\nnext\n"
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("0.5", 0.5), ("soon", 5.0), ("0", 5.0), ("-1", 5.0)])
-def test_the_environment_sets_the_time(monkeypatch: pytest.MonkeyPatch, given: str, seconds: float) -> None:
+def test_the_environment_variable_sets_the_time(monkeypatch: pytest.MonkeyPatch, given: str, seconds: float) -> None:
     monkeypatch.setenv(FIRST_LINE_VARIABLE, given)
     assert first_line_after() == seconds
 
 
-def test_a_run_in_a_pipe_reports_its_start_and_each_slow_check(tmp_path: Path) -> None:
+def test_a_piped_run_reports_its_start_and_each_slow_check(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import time\n"
         "from gradconform.reference.autograd import AutogradAdapter\n"

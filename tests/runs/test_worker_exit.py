@@ -68,7 +68,7 @@ WRONG = result("failed", kind="error", findings=({"kind": "error", "text": "rais
         ),
     ],
 )
-def test_the_target_is_charged_with_what_happens_again_and_not_to_plain_autograd(
+def test_only_a_repeated_crash_that_plain_autograd_avoids_is_charged_to_the_target(
     again: Ending | Result, oracle: Ending | Result | None, status: str, kind: str | None
 ) -> None:
     found = charged(BEGUN, CRASH, again, oracle)
@@ -76,14 +76,14 @@ def test_the_target_is_charged_with_what_happens_again_and_not_to_plain_autograd
     assert (found.check, found.level, found.requirement) == ("full.gradients.mlp", "SHOULD", "It SHOULD.")
 
 
-def test_a_check_that_takes_plain_autograd_long_as_well_is_slow_and_says_which_option_allows_more() -> None:
+def test_a_check_that_is_slow_with_plain_autograd_too_names_the_timeout_option() -> None:
     found = charged(BEGUN, HANG, HANG, result("passed", duration_s=95.0))
     assert found.message == (
         "the check did not end within 120 s; plain autograd took 95.0 s; --check-timeout allows more"
     )
 
 
-def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
+def test_the_message_has_the_cause_then_the_last_output_then_stacks() -> None:
     stacks = (
         "Fatal Python error: Aborted\n\n"
         'Thread 0x1 (most recent call first):\n  File "worker.py", line 1 in listen_to_parent\n\n'
@@ -112,12 +112,12 @@ def test_the_message_has_the_cause_first_then_last_words_and_stacks() -> None:
         (result("error", kind="kit", device="meta"), "device"),
     ],
 )
-def test_a_result_that_tells_of_memory_or_of_a_lost_device_is_known(found: Result, gone: Any) -> None:
+def test_out_of_memory_and_a_lost_device_are_recognized_in_a_result(found: Result, gone: Any) -> None:
     told = exhaustion(found)
     assert told == gone if not isinstance(gone, str) else told is not None and told[0] == gone
 
 
-def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
+def test_a_crash_can_be_waived_and_max_crashes_stops_the_run(
     tmp_path: Path, target: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = target("def trouble(outputs):\n    os._exit(7)")
@@ -139,7 +139,7 @@ def test_a_crash_can_be_waived_and_a_run_of_crashes_is_given_up(
     assert (report.verdict, report.summary["not_run"] > 0) == ("does not conform", True)
 
 
-def test_what_a_failure_needs_is_looked_for_until_a_check_has_ended_its_process(
+def test_needed_values_are_searched_until_a_check_ends_its_process(
     target: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = target(

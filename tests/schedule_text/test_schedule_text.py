@@ -27,7 +27,7 @@ def failed(subject: ScheduleText, names: Iterable[str] = ("ZBVZeroBubble-2x2x3",
     return {result.check for result in run_extra(subject, checks, dtype="text") if result.status == "failed"}
 
 
-def test_torch_does_everything_but_refuse_a_repeated_action_and_text_behind_one() -> None:
+def test_torch_passes_except_for_repeated_actions_and_text_after_an_action() -> None:
     found = failed(TorchScheduleText(), RECORDED)
     repeated = {check for check in found if check.startswith("schedule_text.refuses.duplicate-")}
     assert len(repeated) == len(RECORDED)
@@ -97,7 +97,7 @@ def test_a_wrong_lowering_is_found_and_named(lower: Callable[[list[list[str]]], 
     assert problem in message
 
 
-def test_receives_in_an_order_that_no_sender_has_are_a_deadlock() -> None:
+def test_receives_in_an_order_that_no_sender_uses_are_a_deadlock() -> None:
     class Crossed(TorchScheduleText):
         def lowered(self, rows: Rows, stages: int, microbatches: int) -> list[list[str]]:
             del rows, stages, microbatches
@@ -147,7 +147,7 @@ class MergesNothing(TorchScheduleText):
         return list(row)
 
 
-def test_every_check_is_failed_by_something_wrong() -> None:
+def test_every_check_is_failed_by_a_wrong_implementation() -> None:
     wrong = [
         AcceptsAll(),
         ForgetsTheMicrobatch(),
@@ -163,7 +163,7 @@ def test_every_check_is_failed_by_something_wrong() -> None:
     assert {check.id for check in checks_of([ZBV])} - found == same
 
 
-def test_an_action_of_another_release_is_unavailable_and_none_that_is_no_action() -> None:
+def test_a_newer_action_missing_in_torch_is_unavailable() -> None:
     results = run_extra(TorchScheduleText(), checks_of([]), dtype="text")
     told = {result.check: result for result in results if result.status == "unsupported"}
     lacking = {action for action in NEWER_ACTIONS if not hasattr(KIND.find(), action)}
@@ -209,7 +209,7 @@ class Ends(TorchScheduleText):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_what_would_end_the_run_is_a_failure_of_its_check(kind: type[BaseException]) -> None:
+def test_an_exception_that_would_end_the_run_fails_its_check(kind: type[BaseException]) -> None:
     def act() -> None:
         raise kind
 
@@ -218,7 +218,7 @@ def test_what_would_end_the_run_is_a_failure_of_its_check(kind: type[BaseExcepti
     assert f"raised {kind.__name__}" in result.message
 
 
-def test_a_persons_interrupt_ends_the_run() -> None:
+def test_ctrl_c_ends_the_run() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -235,7 +235,7 @@ def test_a_persons_interrupt_ends_the_run() -> None:
         (("gradconform.reference.split",), "has no rewritten; expected a name and rewritten, placed"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(
+def test_invalid_arguments_are_refused(
     arguments: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["schedule-text", *arguments]) == 2

@@ -26,17 +26,17 @@ CASES = {
 }
 
 
-def test_a_plan_names_what_is_not_as_usual() -> None:
+def test_the_name_of_a_plan_lists_its_non_default_values() -> None:
     assert planned_case(Plan()).name == "planned"
     assert planned_case(Plan(layers="tied by memory", gain="wide")).name == "planned,layers=tied-by-memory,gain=wide"
     assert plan_of(planned_case(Plan(size="0"))) == Plan(size="0")
 
 
-def test_stages_are_told_apart_by_their_digests() -> None:
+def test_each_stage_has_a_different_digest() -> None:
     assert len({stage_digest(case) for case in CASES.values()}) == len(CASES)
 
 
-def test_parameters_on_one_memory_are_so_in_copies_as_well() -> None:
+def test_parameters_that_share_memory_also_share_it_in_copies() -> None:
     module = planned_case(Plan(layers="tied by memory")).make(dtype=torch.float32, device=CPU, seed=1)
     for one in (module, copy.deepcopy(module)):
         twin, bias = one.get_parameter("layers.twin"), one.get_parameter("layers.linear.bias")
@@ -54,7 +54,7 @@ def test_parameters_on_one_memory_are_so_in_copies_as_well() -> None:
         ("graded", {one: one for one in HALF}),
     ],
 )
-def test_a_gain_has_a_dtype_of_its_own(gain: Gain, dtypes: dict[torch.dtype, torch.dtype]) -> None:
+def test_a_gain_can_have_another_dtype(gain: Gain, dtypes: dict[torch.dtype, torch.dtype]) -> None:
     for dtype in HALF:
         module = planned_case(Plan(gain=gain)).make(dtype=dtype, device=CPU, seed=1)
         assert {name: p.dtype for name, p in module.named_parameters()} == {
@@ -83,7 +83,7 @@ def test_a_weight_is_transposed_in_memory_and_in_copies() -> None:
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "offset", "expanded"])
-def test_arguments_are_in_memory_as_the_plan_says(layout: str) -> None:
+def test_arguments_have_the_memory_layout_of_the_plan(layout: str) -> None:
     case = planned_case(Plan(entry="unused", arguments=layout, rows=17))
     drawn = draw_arguments(case.inputs, seed=1, dtype=torch.float32)
     for one in place_arguments(case.inputs, drawn, torch.nn.Module(), CPU):
@@ -98,14 +98,14 @@ def test_arguments_are_in_memory_as_the_plan_says(layout: str) -> None:
         assert seen == {name: name == layout for name in seen}
 
 
-def test_uneven_values_are_small_in_every_second_place() -> None:
+def test_every_second_uneven_value_is_small() -> None:
     (drawn,) = draw_arguments((Normal((50, 2), values="uneven"),), seed=1, dtype=torch.float32)
     assert drawn is not None
     assert float(drawn[:, 1].abs().max()) < 4 * 2.0**-12 < float(drawn[:, 0].abs().median())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_values_are_as_small_and_as_large_as_they_are_called(dtype: torch.dtype) -> None:
+def test_the_scale_of_values_matches_its_name(dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     assert scale_of("usual", dtype) == 1.0
     assert scale_of("zero", dtype) == 0.0
@@ -124,7 +124,7 @@ def test_cancelling_values_add_up_to_zero(shape: tuple[int, ...]) -> None:
     assert bool(drawn.any()) is (drawn.numel() > 1)
 
 
-def test_every_second_micro_batch_of_a_ragged_trial_has_a_row_less() -> None:
+def test_every_second_micro_batch_of_a_ragged_trial_has_one_row_less() -> None:
     trial = Trial(stages=(planned_case(Plan(entry="integers")),), program="F0 F1 B0 B1", ragged=True)
     assert "ragged" in trial.needs
     materials = Materials(trial, dtype=torch.float32, device=CPU, seed=1)
@@ -135,12 +135,12 @@ def test_every_second_micro_batch_of_a_ragged_trial_has_a_row_less() -> None:
         assert [len(wanted) for wanted in materials.target(0, mb)] == [rows]
 
 
-def test_values_of_another_name_are_refused() -> None:
+def test_an_unknown_kind_of_values_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown values='vast'; expected usual, cancelling, uneven, zero or one of"):
         scale_of("vast", torch.float32)
 
 
-def test_arguments_on_one_memory_have_gradients_of_their_own() -> None:
+def test_arguments_that_share_memory_have_separate_gradients() -> None:
     recipes = (Normal((2,)), SharesMemory(0))
     one, other = place_arguments(recipes, draw_arguments(recipes, seed=1, dtype=torch.float32), torch.nn.Module(), CPU)
     assert one.data_ptr() == other.data_ptr()

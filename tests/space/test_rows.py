@@ -24,31 +24,31 @@ PAGE = Path(__file__).parents[2] / "docs" / "space.md"
 WAYS = pytest.mark.parametrize("way", DIMENSIONS)
 
 
-def test_the_rows_made_anew_are_those_of_the_files() -> None:
+def test_regenerated_rows_equal_the_rows_of_the_files() -> None:
     pytest.importorskip("allpairspy")
     for file, rows in made_anew().items():
         assert text(rows) == file.read_text(encoding="utf-8"), "run `gradconform contract --cover`"
 
 
 @WAYS
-def test_every_pair_of_values_that_can_stand_together_does(way: str) -> None:
+def test_every_possible_pair_of_values_is_covered(way: str) -> None:
     assert set(Space(DIMENSIONS[way], CONSTRAINTS).possible(2)) - covered(frozen_rows()[way], 2) == set()
 
 
 @WAYS
-def test_profile_full_has_most_triples_of_values_that_can_stand_together(way: str) -> None:
+def test_profile_full_covers_most_possible_triples_of_values(way: str) -> None:
     can = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(3))
     assert len(can & covered([*frozen_rows()[way], *frozen_rows(TRIPLES)[way]], 3)) >= SHARE * len(can)
 
 
 @WAYS
-def test_a_row_of_triples_asks_for_few_claims(way: str) -> None:
+def test_a_row_of_triples_needs_few_claims(way: str) -> None:
     space = Space(drawn(DIMENSIONS[way]), CONSTRAINTS)
     assert max(len(space.claims_of(enumerate(row))) for row in frozen_rows(TRIPLES)[way]) <= MOST_CLAIMS
 
 
 @WAYS
-def test_no_row_is_against_a_constraint_and_none_stands_twice(way: str) -> None:
+def test_no_row_violates_a_constraint_and_no_row_is_duplicate(way: str) -> None:
     names = [dimension.name for dimension in DIMENSIONS[way]]
     rows = [*frozen_rows()[way], *frozen_rows(TRIPLES)[way]]
     assert all(allowed(dict(zip(names, row, strict=True)), CONSTRAINTS) for row in rows)
@@ -56,18 +56,18 @@ def test_no_row_is_against_a_constraint_and_none_stands_twice(way: str) -> None:
 
 
 @WAYS
-def test_every_value_but_the_plain_ones_names_a_check(way: str) -> None:
+def test_every_non_default_value_names_a_check(way: str) -> None:
     words = {name.rpartition("-")[0] for name in named(DIMENSIONS[way], frozen_rows()[way])}
     assert {value.word for dimension in DIMENSIONS[way] for value in dimension.values[1:]} <= words
 
 
-def test_words_name_one_value_each() -> None:
+def test_each_word_names_one_value() -> None:
     for dimensions in DIMENSIONS.values():
         words = [value.word for dimension in dimensions for value in dimension.values]
         assert len(set(words)) == len(words)
 
 
-def test_constraints_name_values_that_there_are() -> None:
+def test_constraints_name_existing_values() -> None:
     known = {(d.name, value.word) for some in DIMENSIONS.values() for d in some for value in d.values}
     said = {
         (name, word)
@@ -87,7 +87,7 @@ _OTHERWISE = {
 
 
 @WAYS
-def test_a_value_claims_what_it_adds_to_the_needs_of_a_plain_trial(way: str) -> None:
+def test_a_value_claims_the_needs_it_adds_to_a_plain_trial(way: str) -> None:
     dimensions = DIMENSIONS[way]
     plain = {dimension.name: dimension.values[0].word for dimension in dimensions}
     before = draft_of(plain, dimensions).trial().needs
@@ -107,7 +107,7 @@ def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> N
 
 
 @WAYS
-def test_where_a_claim_of_many_values_is_withheld_what_claims_nothing_is_covered_all_the_same(way: str) -> None:
+def test_without_a_widely_used_claim_all_pairs_that_need_no_claim_are_covered(way: str) -> None:
     space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
     assert "multi_input" in space.widely_claimed()
     for claim in space.widely_claimed():
@@ -116,13 +116,13 @@ def test_where_a_claim_of_many_values_is_withheld_what_claims_nothing_is_covered
 
 
 @WAYS
-def test_where_one_claim_is_withheld_three_of_four_pairs_that_do_not_ask_for_it_are_covered(way: str) -> None:
+def test_without_one_claim_three_quarters_of_the_remaining_pairs_are_covered(way: str) -> None:
     space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
     shares = {claim: len(do) / len(can) for claim in space.claiming() for can, do in [space.kept(rows, claim)]}
     assert {claim: share for claim, share in shares.items() if share < 0.75} == {}
 
 
-def test_a_row_is_said_in_words() -> None:
+def test_a_row_is_described_in_words() -> None:
     plain = tuple(dimension.values[0].word for dimension in DIMENSIONS["full"])
     assert in_words("full", plain) == "default values only"
     assert in_words("full", ("reversed", "past-64-mb", *plain[2:])) == (
@@ -134,13 +134,13 @@ def test_the_page_in_docs_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == space_page(), "run `gradconform contract --space > docs/space.md`"
 
 
-def test_what_no_row_has_is_tried_by_the_checks_that_are_named() -> None:
+def test_the_named_checks_cover_features_that_no_row_has() -> None:
     checks = contract.checks_of()
     globs = [pattern for one in UNCOVERED for pattern in one.checks]
     assert [pattern for pattern in globs if not fnmatch.filter(checks, pattern)] == []
 
 
-def test_the_page_tells_the_coverage() -> None:
+def test_the_page_shows_the_coverage() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page.count("(100%)") == 2 * len(DIMENSIONS)
     assert page.count(f"({SHARE:.0%})") >= len(DIMENSIONS)

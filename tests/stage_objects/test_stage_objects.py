@@ -157,11 +157,11 @@ WRONG: list[tuple[TorchStageObjects, set[str]]] = [
 ]
 
 
-def test_torch_does_all_of_it() -> None:
+def test_torch_passes_every_check() -> None:
     assert failed(TorchStageObjects()) == set()
 
 
-def test_a_split_of_what_is_compiled_that_is_right_is_as_good_as_a_refusal() -> None:
+def test_a_right_split_of_a_compiled_stage_passes_like_a_refusal() -> None:
     assert failed(SplitsWhatIsCompiled()) == set()
 
 
@@ -171,13 +171,13 @@ def of_compiled_split(subject: TorchStageObjects) -> Result:
     return result
 
 
-def test_a_split_that_is_accepted_and_cannot_be_run_is_unsupported() -> None:
+def test_an_accepted_split_that_cannot_run_is_unsupported() -> None:
     result = of_compiled_split(AcceptsWhatIsCompiled())
     assert result.status == "unsupported"
     assert "accepts these stages in ScheduleInterleavedZeroBubble, which runs on a loss alone" in result.message
 
 
-def test_where_torch_compile_does_not_work_nobody_is_accused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_torch_compile_does_not_work_the_check_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_nothing(*_: object, **__: object) -> None:
         message = "torch.compile is not supported on this Python"
         raise RuntimeError(message)
@@ -191,11 +191,11 @@ def test_where_torch_compile_does_not_work_nobody_is_accused(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("subject", "expected"), WRONG, ids=[getattr(one, "_wrap", type(one)).__name__ for one, _ in WRONG]
 )
-def test_what_is_wrong_is_found_by_the_checks_one_would_name(subject: TorchStageObjects, expected: set[str]) -> None:
+def test_a_wrong_stage_object_fails_exactly_the_expected_checks(subject: TorchStageObjects, expected: set[str]) -> None:
     assert failed(subject) == expected
 
 
-def test_every_check_is_failed_by_something_wrong() -> None:
+def test_every_check_is_failed_by_a_wrong_implementation() -> None:
     assert {check.id for check in CHECKS} == set().union(*(expected for _, expected in WRONG))
 
 
@@ -223,11 +223,11 @@ def test_stage_objects_are_judged_on_a_device(device: str, unsupported: int, tmp
     assert done.returncode == 0
 
 
-def test_what_makes_no_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_makes_no_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["stage-objects", "gradconform.reference.split"]) == 2
     assert "has no name; expected a name, manual and traced" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_methods_of_torchs_stage_are_those_that_are_asked_for() -> None:
+def test_torchs_stage_has_the_required_methods() -> None:
     methods = {name for name in vars(StageObject) if not name.startswith("_")}
     assert methods <= set(vars(TorchStageObject))

@@ -52,7 +52,7 @@ def ended(project: str, mode: str, some: Sequence[Offer]) -> dict[str, Any]:
 
 
 @EACH
-def test_each_fails_on_the_version_that_has_the_defect_in_the_way_that_its_record_says(project: str) -> None:
+def test_each_test_fails_on_the_defective_version_as_its_record_states(project: str) -> None:
     here = installed(project)
     some = [one for one in OFFERS.values() if (one.project, one.version) == (project, here)]
     if not some:
@@ -66,7 +66,7 @@ def test_each_fails_on_the_version_that_has_the_defect_in_the_way_that_its_recor
 
 
 @EACH
-def test_each_passes_with_what_is_right_in_the_projects_place(project: str) -> None:
+def test_each_test_passes_with_the_right_code_in_place(project: str) -> None:
     here = installed(project)
     some = [one for one in OFFERS.values() if one.project == project]
     if here not in {one.version for one in some if not one.name.startswith("torch/edge-")}:

@@ -41,7 +41,7 @@ def script_of(offer: Offer) -> Path:
     return ROOT / offer.script
 
 
-def test_every_script_that_confirms_a_defect_has_an_offer_and_every_offer_such_a_script() -> None:
+def test_offers_and_scripts_that_confirm_a_defect_match_one_to_one() -> None:
     scripts = {folder / script for folder, table in TABLES.items() for script in table["scripts"]}
     scripts |= set((ROOT / "tests" / "schedule_text").glob("*/*.py"))  # no table: checks name no script there
     for folder in ("torch_xla", "torch_2_13"):  # no table: devices, not targets
@@ -51,7 +51,7 @@ def test_every_script_that_confirms_a_defect_has_an_offer_and_every_offer_such_a
 
 
 @EACH
-def test_an_offer_tells_what_its_script_tells(offer: Offer) -> None:
+def test_an_offer_has_the_text_of_its_script(offer: Offer) -> None:
     title, _, told = (ast.get_docstring(ast.parse(script_of(offer).read_text(encoding="utf-8"))) or "").partition(
         "\n\n"
     )
@@ -59,14 +59,14 @@ def test_an_offer_tells_what_its_script_tells(offer: Offer) -> None:
 
 
 @EACH
-def test_an_offer_is_of_the_version_that_its_script_was_written_for(offer: Offer) -> None:
+def test_an_offer_names_the_version_its_script_was_written_for(offer: Offer) -> None:
     table = TABLES.get(script_of(offer).parent, {})
     pinned = re.search(rf"^{offer.project}==(.+)$", XLA, flags=re.MULTILINE)
     assert offer.version == table.get("version", pinned[1] if pinned and not table else "2.13.0")
 
 
 @EACH
-def test_an_offer_says_of_releases_and_issues_what_the_page_of_torchs_releases_says(offer: Offer) -> None:
+def test_an_offer_has_the_releases_and_issues_of_the_torch_releases_page(offer: Offer) -> None:
     rows = [line.split("|") for line in PAGE.splitlines() if f"/{'/'.join(Path(offer.script).parts[-2:])})" in line]
     if not rows:
         assert (offer.since, offer.mended, offer.releases) == ((), (), "")
@@ -77,21 +77,21 @@ def test_an_offer_says_of_releases_and_issues_what_the_page_of_torchs_releases_s
 
 
 @EACH
-def test_an_offer_says_where_the_cause_is_likely_to_be_and_how_it_might_be_mended(offer: Offer) -> None:
+def test_an_offer_names_the_likely_place_of_the_cause_and_a_possible_fix(offer: Offer) -> None:
     assert re.match(r"[\w/]+\.(py|cpp|yaml)\b", offer.place)
     assert offer.mend.endswith(".")
     assert re.match(r"[A-Z]\w+(: .+)?$", offer.fails)
     assert offer.run in {"python", "pytest"}
 
 
-def test_every_test_is_that_of_an_offer() -> None:
+def test_every_test_file_belongs_to_an_offer() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in Path(upstream.__file__).parent.glob("*/*.py")}
     names = {f"bench/upstream/{offer.project}/test_{offer.stem}.py" for offer in OFFERS.values()}
     assert {"bench/upstream/" + "/".join(Path(path).parts[-2:]) for path in found} == names
 
 
 @EACH
-def test_a_test_has_at_most_thirty_lines_and_needs_its_project_alone(offer: Offer) -> None:
+def test_a_test_has_at_most_thirty_lines_and_imports_only_its_project(offer: Offer) -> None:
     assert len(offer.test.splitlines()) <= 30
     imported: set[str] = set()
     for node in ast.walk(ast.parse(offer.test)):
@@ -103,7 +103,7 @@ def test_a_test_has_at_most_thirty_lines_and_needs_its_project_alone(offer: Offe
     assert "gradconform" not in offer.test
 
 
-def test_releases_are_told_in_words() -> None:
+def test_releases_are_described_in_words() -> None:
     told = {name: OFFERS[f"torch/{name}"].releases for name in ("view-output", "bare-bias-shares-storage")}
     assert told == {
         "view-output": "since 2.6 or before",

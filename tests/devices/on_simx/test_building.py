@@ -14,7 +14,7 @@ import pytest
 from gradconform.plugins.devices.simx import SimxUnavailableError, library
 
 
-def test_of_several_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_several_concurrent_callers_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds = []
 
     def build(_folder: Path, built: Path) -> None:
@@ -30,7 +30,7 @@ def test_of_several_that_ask_at_once_one_builds(tmp_path: Path, monkeypatch: pyt
     assert len(set(found)) == 1
 
 
-def test_another_source_or_compiler_is_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_source_or_compiler_builds_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = library._fingerprint()
     monkeypatch.setenv("CXX", "another")
     compiler = library._fingerprint()
@@ -39,7 +39,7 @@ def test_another_source_or_compiler_is_another_library(tmp_path: Path, monkeypat
     assert len({before, compiler, library._fingerprint()}) == 3
 
 
-def test_what_the_compiler_says_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_error_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "simx.cpp").write_text("#error this is no device", encoding="utf-8")
@@ -52,7 +52,7 @@ def test_what_the_compiler_says_is_quoted(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.glob("simx-*/simx.so")) == []
 
 
-def test_a_build_does_not_wait_for_itself_where_every_process_loads_the_device(tmp_path: Path) -> None:
+def test_a_build_does_not_deadlock_if_every_process_loads_the_device(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import gradconform.plugins.devices.simx\n", encoding="utf-8")
     variables = {
         "PYTHONPATH": str(tmp_path),
@@ -68,7 +68,7 @@ def test_a_build_does_not_wait_for_itself_where_every_process_loads_the_device(t
     assert "no-such-compiler" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file"))
     with pytest.raises(SimxUnavailableError, match=r"file.*; TORCH_EXTENSIONS_DIR names the folder to build in"):

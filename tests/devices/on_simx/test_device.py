@@ -20,7 +20,7 @@ from gradconform.plugins.devices import simx
 MIB = 1 << 20
 
 
-def test_it_is_the_accelerator_of_this_process_with_two_indices() -> None:
+def test_simx_is_the_accelerator_and_has_two_indices() -> None:
     assert torch.accelerator.is_available()
     assert str(torch.accelerator.current_accelerator()) == "simx"
     assert torch.accelerator.device_count() == 2
@@ -38,7 +38,7 @@ def _load() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_load")
-def test_what_a_backward_held_is_gone_once_the_devices_thread_has_let_go() -> None:
+def test_gradients_are_freed_after_waiting_for_autograds_device_thread() -> None:
     """Without that, in one of ten cases under load, the device's thread still holds the results that it handed over."""
     device, held = Device("simx:0"), 0
     layer = nn.Linear(5, 5).to(device.torch_device)
@@ -74,7 +74,7 @@ def tensors_of_every_form(device: str) -> list[torch.Tensor]:
     ]
 
 
-def test_copies_of_several_tensors_are_those_of_each() -> None:
+def test_copying_several_tensors_returns_the_values_of_each() -> None:
     given = tensors_of_every_form("simx:1")
     together, alone = Device("simx:1").all_to_cpu(given), [one.detach().cpu() for one in given]
     for got, wanted in zip(together, alone, strict=True):
@@ -84,14 +84,14 @@ def test_copies_of_several_tensors_are_those_of_each() -> None:
         assert torch.equal(got.nan_to_num(7.0), wanted.nan_to_num(7.0))
 
 
-def test_copies_of_several_tensors_share_no_memory_with_the_next_ones() -> None:
+def test_copies_of_several_tensors_do_not_share_memory_with_later_copies() -> None:
     device = Device("simx:0")
     first = device.all_to_cpu([torch.ones(3, device="simx:0"), torch.ones(2, device="simx:0")])
     device.all_to_cpu([torch.zeros(3, device="simx:0"), torch.zeros(2, device="simx:0")])
     assert [one.tolist() for one in first] == [[1.0] * 3, [1.0] * 2]
 
 
-def test_the_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copying_several_tensors_waits_for_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     device, blocking, copied = Device("simx:0"), [], torch.Tensor.copy_
     given = [torch.full((number,), float(number), device="simx:0") for number in range(1, 9)]
 
@@ -105,7 +105,7 @@ def test_the_device_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blocking == [False] * 8
 
 
-def test_operations_are_logged_without_the_import_of_torchs_compiler() -> None:
+def test_logging_operations_does_not_import_torchs_compiler() -> None:
     run = (
         "import sys, gradconform\n"
         "report = gradconform.check_stage_backward('reference-split', device='simx', "
@@ -155,19 +155,19 @@ def test_tensors_move_between_indices_in_a_graph() -> None:
     ],
     ids=["no such index", "the CPU second", "the CPU first", "two indices", "a generator of the CPU"],
 )
-def test_what_other_accelerators_refuse_is_refused(wrong: Callable[[], object], message: str) -> None:
+def test_errors_of_other_accelerators_are_raised_too(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):
         wrong()
 
 
-def test_the_current_index_is_kept_per_with() -> None:
+def test_the_current_index_is_restored_after_a_with_block() -> None:
     module = torch.get_device_module("simx")
     with module.device(1):
         assert (module.current_device(), torch.ones(1, device="simx").device.index) == (1, 1)
     assert (module.current_device(), torch.accelerator.current_device_index()) == (0, 0)
 
 
-def test_memory_counters_move_and_come_back() -> None:
+def test_memory_counters_rise_and_fall_with_allocations() -> None:
     module = torch.get_device_module("simx")
     before, other = module.memory_allocated(1), module.memory_allocated(0)
     module.reset_peak_memory_stats(1)
@@ -179,7 +179,7 @@ def test_memory_counters_move_and_come_back() -> None:
     assert torch.accelerator.memory_stats(1)["allocation.all.allocated"] > 0
 
 
-def test_nothing_of_a_backward_stays_allocated() -> None:
+def test_a_backward_leaves_no_allocated_memory() -> None:
     before = torch.accelerator.memory_allocated(0)
     layer = nn.LSTM(4, 4).to("simx:0")
     layer(torch.ones(3, 2, 4, device="simx:0"))[0].sum().backward()
@@ -216,7 +216,7 @@ def test_each_index_has_a_generator_that_torch_seeds() -> None:
     assert torch.rand(3, device="simx:1", generator=generator).tolist() == first[1]
 
 
-def test_dropout_draws_from_the_devices_generator_and_leaves_the_cpus() -> None:
+def test_dropout_uses_the_generator_of_the_device_not_of_the_cpu() -> None:
     torch.manual_seed(1)
     cpu, device = torch.get_rng_state(), torch.simx.get_rng_state()
     nn.functional.dropout(torch.ones(64, device="simx:0"), 0.5)
@@ -235,12 +235,12 @@ def test_autocast_computes_products_in_the_lower_dtype(dtype: torch.dtype) -> No
     assert layer.weight.grad.dtype == torch.float32
 
 
-def test_autocast_of_the_cpu_leaves_the_device_alone() -> None:
+def test_cpu_autocast_does_not_change_the_device() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.ones(2, 2, device="simx") @ torch.ones(2, 2, device="simx")).dtype == torch.float32
 
 
-def test_a_module_is_saved_and_loaded_to_either_side() -> None:
+def test_a_module_is_saved_and_loaded_between_cpu_and_device() -> None:
     layer, file = nn.Linear(3, 2).to("simx:1"), io.BytesIO()
     torch.save(layer.state_dict(), file)
     for place in (None, "simx:0", "cpu"):
@@ -258,7 +258,7 @@ def test_storages_can_be_resized_and_shared() -> None:
     assert x.tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_a_write_after_saving_is_noticed_by_autograd() -> None:
+def test_autograd_detects_a_write_after_saving() -> None:
     x = torch.ones(3, device="simx", requires_grad=True)
     y = x.exp()
     y.add_(1)
@@ -266,7 +266,7 @@ def test_a_write_after_saving_is_noticed_by_autograd() -> None:
         y.sum().backward()
 
 
-def test_a_profiler_sees_one_operation_and_none_of_the_cpu() -> None:
+def test_a_profiler_records_one_device_operation_and_no_cpu_operation() -> None:
     a = torch.ones(2, 2, device="simx")
     with torch.profiler.profile() as profile:
         a @ a

@@ -46,7 +46,7 @@ def test_memory_has_a_limit_per_index() -> None:
     torch.empty(8192, dtype=torch.uint8, device="simx:0")
 
 
-def test_memory_counters_can_stand_still() -> None:
+def test_memory_counters_can_be_frozen() -> None:
     with inject(no_memory_stats=True):
         kept = torch.empty(1 << 20, dtype=torch.uint8, device="simx:0")
         assert (torch.accelerator.memory_allocated(0), torch.accelerator.max_memory_allocated(0)) == (0, 0)
@@ -62,7 +62,7 @@ def test_dtypes_can_be_missing() -> None:
         assert torch.float64 not in torch.accelerator.get_device_capability("simx:0")["supported_dtypes"]
 
 
-def test_float64_can_be_float32_without_a_word() -> None:
+def test_float64_can_silently_be_float32() -> None:
     with inject(narrow_float64=True):
         x = torch.full((2,), 1 / 3, dtype=torch.float64).to("simx")
     assert x.dtype == torch.float32
@@ -86,7 +86,7 @@ def test_a_result_can_be_left_on_the_cpu() -> None:
     assert torch.equal(y, F.gelu(draw(3).cpu()))
 
 
-def test_an_operation_can_fall_back_to_the_cpu_by_torchs_own_way() -> None:
+def test_an_operation_can_use_torchs_cpu_fallback() -> None:
     x = draw(3)
     with inject(cpu_fallback="aten::gelu"), torch.profiler.profile() as profile:
         y = F.gelu(x)
@@ -122,7 +122,7 @@ def test_tf32_can_follow_torchs_switches(product: str, *, on: bool) -> None:
             assert (error(computed(), exact.double().cpu()) > 1e-5) is not on
 
 
-def test_fast_cells_err_by_so_many_eps_and_spare_float64() -> None:
+def test_fast_cells_have_the_requested_error_and_keep_float64_exact() -> None:
     cell = nn.GRUCell(4, 4).to("simx:1").requires_grad_(requires_grad=False)
     x, wide = draw(3, 4), nn.GRUCell(4, 4).double().to("simx:1")
     exact, of_wide = cell(x), wide(x.double())
@@ -132,7 +132,7 @@ def test_fast_cells_err_by_so_many_eps_and_spare_float64() -> None:
         assert torch.equal(wide(x.double()), of_wide)
 
 
-def test_atomics_add_in_an_order_of_their_own() -> None:
+def test_atomics_can_add_in_a_varying_order() -> None:
     values, index = draw(4096), torch.zeros(4096, dtype=torch.int64, device="simx:1")
 
     def added() -> list[float]:
@@ -147,7 +147,7 @@ def test_atomics_add_in_an_order_of_their_own() -> None:
         assert max(several) - min(several) < 1e-3
 
 
-def test_a_seed_can_give_other_numbers_than_on_the_cpu_and_the_same_again() -> None:
+def test_seeded_numbers_can_differ_from_the_cpu_and_repeat() -> None:
     def drawn() -> Tensor:
         torch.manual_seed(3)
         return torch.rand(8, device="simx:1").cpu()
@@ -160,7 +160,7 @@ def test_a_seed_can_give_other_numbers_than_on_the_cpu_and_the_same_again() -> N
         assert not torch.equal(drawn(), of_cpu)
 
 
-def test_tf32_holds_for_backward_and_spares_other_dtypes() -> None:
+def test_tf32_applies_to_backward_but_not_to_other_dtypes() -> None:
     layer, x = nn.Linear(32, 32).to("simx:1"), draw(8, 32)
     with inject(tf32=True):
         layer(x).square().sum().backward()
@@ -205,7 +205,7 @@ def test_denormals_can_be_flushed(dtype: torch.dtype) -> None:
     assert kept.item() > 0
 
 
-def test_sums_can_come_in_an_order_that_no_seed_decides() -> None:
+def test_sums_can_have_an_order_that_no_seed_decides() -> None:
     a = draw(8, 4096)
     for computed in (lambda: a @ a.t(), lambda: a.sum(1), lambda: torch.addmm(a[:, :8], a, a.t()), lambda: a[0] @ a[1]):
         with inject(nondeterministic=True):
@@ -216,20 +216,20 @@ def test_sums_can_come_in_an_order_that_no_seed_decides() -> None:
         assert len({str(computed().tolist()) for _ in range(4)}) == 1
 
 
-def test_a_kernel_can_transpose() -> None:
+def test_a_kernel_can_return_a_transposed_result() -> None:
     a, b = draw(2, 3, 3)
     with inject(wrong="aten::mm:transpose"):
         assert torch.equal((a @ b).cpu(), (a.cpu() @ b.cpu()).t())
         assert torch.equal((a * b).cpu(), a.cpu() * b.cpu())
 
 
-def test_a_kernel_can_read_the_neighbour() -> None:
+def test_a_kernel_can_return_values_of_the_neighbouring_element() -> None:
     x = draw(2, 3)
     with inject(wrong="aten::exp:index"):
         assert torch.equal(x.exp().cpu(), x.cpu().exp().roll(1))
 
 
-def test_a_kernel_can_leave_the_result_of_the_call_before() -> None:
+def test_a_kernel_can_return_the_result_of_the_previous_call() -> None:
     x, y = draw(2, 3), draw(2, 3) + 1
     with inject(wrong="aten::exp:stale"):
         assert torch.equal(x.exp().cpu(), x.cpu().exp())
@@ -238,7 +238,7 @@ def test_a_kernel_can_leave_the_result_of_the_call_before() -> None:
 
 
 @pytest.mark.parametrize("operation", ["convolution_backward", "_thnn_fused_lstm_cell", "_copy_from"])
-def test_kernels_of_the_devices_own_can_be_wrong(operation: str) -> None:
+def test_device_specific_kernels_can_be_wrong(operation: str) -> None:
     conv, cell, x = nn.Conv1d(2, 2, 3).to("simx:1"), nn.LSTMCell(3, 3).to("simx:1"), draw(2, 2, 5)
 
     def computed() -> list[list[float]]:
@@ -261,7 +261,7 @@ def test_views_can_be_copies() -> None:
     assert x.cpu().sum() == 2
 
 
-def test_the_cpu_can_be_mixed_in() -> None:
+def test_cpu_and_device_tensors_can_be_mixed() -> None:
     with inject(mix_with_cpu=True):
         assert (torch.ones(2, device="simx:1") + torch.ones(2)).tolist() == [2.0, 2.0]
 
@@ -291,7 +291,7 @@ def test_an_operation_can_be_slow() -> None:
         assert time.perf_counter() - start >= 0.2
 
 
-def test_a_lost_device_stays_lost_until_it_is_set_up_anew() -> None:
+def test_a_lost_device_stays_lost_until_it_is_reset() -> None:
     x = draw(2, 2)
 
     def lost() -> AbstractContextManager[object]:
@@ -307,7 +307,7 @@ def test_a_lost_device_stays_lost_until_it_is_set_up_anew() -> None:
     x @ x
 
 
-def test_any_operation_counts_where_none_is_named() -> None:
+def test_if_no_operation_is_named_every_operation_counts() -> None:
     x = draw(2, 2)
     with inject(lost_at=3):
         y = (x * x).add_(1)
@@ -331,18 +331,18 @@ def test_any_operation_counts_where_none_is_named() -> None:
         ({"devices": "1"}, "simx has 2 devices in this process; set SIMX_DEVICES before it is loaded"),
     ],
 )
-def test_an_option_that_is_none_is_refused(options: dict[str, str], message: str) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError) as raised, inject(**options):  # noqa: PT011 (the text is compared below)
         pytest.fail("accepted")
     assert message in str(raised.value)
 
 
-def test_the_example_of_each_option_is_one() -> None:
+def test_the_example_of_each_option_is_valid() -> None:
     for name, option in OPTIONS.items():
         assert option.complaint(option.example) is None, name
 
 
-def test_the_documentation_has_each_option_as_it_is() -> None:
+def test_the_documentation_lists_each_option_unchanged() -> None:
     text = (Path(__file__).parents[3] / "docs" / "devices.md").read_text(encoding="utf-8")
     rows = [f"| `SIMX_{name.upper()}` | `{option.example}` | {option.meaning} |" for name, option in OPTIONS.items()]
     documented = [line for line in text.splitlines() if line.startswith("| `SIMX_")]

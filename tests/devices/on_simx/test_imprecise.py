@@ -18,7 +18,7 @@ def imprecise(report: Report) -> set[str]:
     return {operation for result in report for operation in result.imprecise or {}}
 
 
-def test_it_passes_and_its_worst_error_is_told() -> None:
+def test_an_imprecise_operation_passes_and_its_worst_error_is_reported() -> None:
     report = judged(64)
     assert {result.status for result in report} == {"passed"}
     assert imprecise(report) == {"aten::log"}
@@ -38,12 +38,12 @@ def test_a_larger_error_is_wrong() -> None:
     assert all("aten::log is wrong on simx:0 in float32" in result.message for result in of_log)
 
 
-def test_an_error_that_float64_has_as_well_is_wrong() -> None:
+def test_an_error_that_float64_also_has_is_wrong() -> None:
     report = judged(64, narrow_float64="1")
     assert {result.kind for result in report if result.check.endswith(".log")} == {"device"}
 
 
-def test_in_a_dtype_that_it_spares_nothing_is_imprecise() -> None:
+def test_in_an_exact_dtype_no_operation_is_imprecise() -> None:
     report = judged(64, "float64")
     assert {result.status for result in report} == {"passed"}
     assert imprecise(report) == set()

@@ -53,7 +53,7 @@ def of(report: Report, check: str) -> Result:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("device", ["simx:0", "simx:1"])
-def test_a_right_implementation_on_a_healthy_device_is_clean_and_runs_there(device: str, dtype: str) -> None:
+def test_a_right_implementation_passes_and_runs_on_a_healthy_device(device: str, dtype: str) -> None:
     report = run(dtype=dtype, device=device)
     assert statuses(report) == {("passed", None)}
     shares = [result.off_device_share for result in report.results]
@@ -107,7 +107,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str, str]] = {
 
 
 @pytest.mark.parametrize(("options", "dtype", "text", "check"), FAULTS.values(), ids=FAULTS)
-def test_a_wrong_device_is_accused_and_the_implementation_spared(
+def test_a_device_fault_is_a_device_error_and_not_a_failure_of_the_implementation(
     options: dict[str, str], dtype: str, text: str, check: str
 ) -> None:
     with simx.inject(**options):
@@ -137,7 +137,7 @@ def test_one_fault_of_the_device_is_reported_once_in_its_section() -> None:
     assert any("likely cause: aten::mm of float32" in " ".join(lines[i : i + 3]) for i in range(len(lines)))
 
 
-def test_a_device_that_adds_in_another_order_each_time_is_reported_and_not_wrong() -> None:
+def test_a_varying_summation_order_is_reported_but_not_wrong() -> None:
     with simx.inject(nondeterministic="1"):
         report = run()
     assert statuses(report) <= {("passed", None), ("unsupported", None)}
@@ -147,7 +147,7 @@ def test_a_device_that_adds_in_another_order_each_time_is_reported_and_not_wrong
     assert "plain autograd does not repeat itself bit by bit" in "\n".join(line.text for line in closing(report, 999))
 
 
-def test_a_device_that_is_lost_is_an_error_of_the_environment_in_every_check() -> None:
+def test_a_lost_device_is_an_environment_error_in_every_check() -> None:
     with simx.inject(lost_at="60"):
         report = run()
     assert ("error", "environment") in statuses(report)
@@ -165,7 +165,7 @@ def test_an_operation_that_the_device_lacks_is_unsupported_and_quoted() -> None:
     assert of(report, "full.gradients.mlp").status == "passed"
 
 
-def test_too_large_a_part_unsupported_is_incomplete_and_never_a_pass() -> None:
+def test_too_many_unsupported_checks_make_the_run_incomplete() -> None:
     with simx.inject(no_ops="aten::mm"):
         report = run(checks=None, profile="quick")
     assert not {"failed", "error"} & {status for status, _ in statuses(report)}
@@ -177,7 +177,7 @@ def test_too_large_a_part_unsupported_is_incomplete_and_never_a_pass() -> None:
 # --- where operations run
 
 
-def test_a_fall_back_of_the_device_is_seen_though_every_tensor_sits_on_it() -> None:
+def test_a_cpu_fallback_is_found_even_if_every_tensor_is_on_the_device() -> None:
     with simx.inject(cpu_fallback="aten::mm"):
         seen = run(checks="split.gradients.mlp")
         required = run(checks="split.gradients.mlp", require_device_execution=100)
@@ -218,7 +218,7 @@ class LeavesOnTheCpu:
         )
 
 
-def test_an_implementation_that_computes_elsewhere_fails_where_the_device_is_required() -> None:
+def test_an_implementation_that_computes_on_the_cpu_fails_if_the_device_is_required() -> None:
     (result,) = run(HandsBackFromTheCpu, checks="full.gradients.mlp").results
     assert result.status == "passed"
     assert (result.off_device_share or 0.0) > 0.0
@@ -229,7 +229,7 @@ def test_an_implementation_that_computes_elsewhere_fails_where_the_device_is_req
     assert result.status == "passed"
 
 
-def test_a_gradient_that_is_left_on_the_cpu_fails() -> None:
+def test_a_gradient_left_on_the_cpu_fails() -> None:
     report = run(LeavesOnTheCpu, checks="full.gradients.mlp")
     assert statuses(report) == {("failed", "device")}
     assert "input 0, after B0: is on cpu" in report.results[0].message
@@ -258,7 +258,7 @@ class Raises:
         raise RuntimeError(msg)
 
 
-def test_a_wrong_implementation_fails_with_the_cause_that_it_has_on_the_cpu() -> None:
+def test_a_wrong_implementation_fails_with_the_same_cause_as_on_the_cpu() -> None:
     on_device, on_cpu = (run(Doubles, checks="full.gradients.mlp", device=place) for place in ("simx:0", "cpu"))
     assert statuses(on_device) == {("failed", "mismatch")}
     assert on_device.results[0].message == on_cpu.results[0].message
@@ -270,7 +270,7 @@ def test_an_implementation_that_raises_where_plain_autograd_runs_fails() -> None
     assert "raised RuntimeError: not on this device; plain autograd does not" in report.results[0].message
 
 
-def test_a_wrong_implementation_on_a_device_that_repeats_nothing_fails_all_the_same() -> None:
+def test_a_wrong_implementation_fails_on_a_nondeterministic_device() -> None:
     with simx.inject(nondeterministic="1"):
         report = run(Doubles, checks="full.gradients.mlp")
     assert statuses(report) == {("failed", "mismatch")}
@@ -317,7 +317,7 @@ def on_device() -> int:
 
 
 @pytest.mark.parametrize("target", ["reference-split", Doubles])
-def test_nothing_stays_on_the_device_after_a_check(target: object) -> None:
+def test_a_check_leaves_no_tensor_on_the_device(target: object) -> None:
     def held() -> tuple[int, int]:
         return on_device(), torch.accelerator.memory_allocated("simx:0")
 
@@ -330,7 +330,7 @@ def test_nothing_stays_on_the_device_after_a_check(target: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_device_is_given_the_values_of_the_cpu_bit_by_bit(dtype: torch.dtype) -> None:
+def test_the_device_gets_the_values_of_the_cpu_bit_for_bit(dtype: torch.dtype) -> None:
     trial = Trial(stages=(ZOO["mlp"],), program="F0 B0", prior_grads=True)
     here, there = (Materials(trial, dtype=dtype, device=torch.device(place), seed=20) for place in ("cpu", "simx:1"))
     for on_cpu, on_simx in zip(_all_values(here), _all_values(there), strict=True):
@@ -348,7 +348,7 @@ def _all_values(materials: Materials) -> list[Tensor]:
     return [*params, *grads, *drawn]
 
 
-def test_a_fall_back_with_a_number_among_its_tensors_is_judged() -> None:
+def test_a_cpu_fallback_with_a_number_among_its_arguments_is_judged() -> None:
     with simx.inject(cpu_fallback="aten::copysign"):
         report = check_stage_backward("reference-split", device="simx:0", operation=["copysign"])
     assert {result.status for result in report} == {"passed"}
@@ -363,7 +363,9 @@ def test_a_fall_back_with_a_number_among_its_tensors_is_judged() -> None:
         (torch.ones(3), 2, torch.int64),
     ],
 )
-def test_a_number_in_a_fall_back_changes_no_dtype(beside: torch.Tensor, number: float, dtype: torch.dtype) -> None:
+def test_a_number_in_a_cpu_fallback_does_not_change_the_dtype(
+    beside: torch.Tensor, number: float, dtype: torch.dtype
+) -> None:
     made = number_tensor([beside, number], number)
     assert made.dtype is dtype
     assert (beside + made).dtype is (beside + number).dtype

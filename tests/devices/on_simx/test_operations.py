@@ -45,7 +45,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_operation_that_is_wrong_is_named_and_nobody_else_is_accused(name: str) -> None:
+def test_a_wrong_operation_is_named_and_nothing_else_is_blamed(name: str) -> None:
     operation, way, entry, kind = WRONG[name]
     with simx.inject(wrong=f"{operation}:{way}"):
         report = judged(operation=entry)
@@ -55,7 +55,7 @@ def test_an_operation_that_is_wrong_is_named_and_nobody_else_is_accused(name: st
     assert {result.status for result in judged(operation=entry)} == {"passed"}
 
 
-def test_an_operation_that_the_cpu_has_not_is_a_hint_and_no_cause() -> None:
+def test_an_operation_that_the_cpu_lacks_is_a_hint_not_a_cause() -> None:
     with simx.inject(wrong="aten::_thnn_fused_gru_cell:index"):
         report = judged(operation="nn.GRU")
     assert {(result.status, result.kind) for result in report} == {("error", "device")}
@@ -64,7 +64,7 @@ def test_an_operation_that_the_cpu_has_not_is_a_hint_and_no_cause() -> None:
     assert {finding["cause"] and finding["cause"]["kind"] for result in report for finding in result.findings} == {None}
 
 
-def test_a_report_of_a_device_that_is_wrong_is_read_back_and_laid_out(tmp_path: Path) -> None:
+def test_a_report_of_a_wrong_device_is_read_back_and_rendered(tmp_path: Path) -> None:
     with simx.inject(wrong="aten::linalg_cholesky_ex:index"):
         report = judged(operation="linalg.cholesky")
     path = tmp_path / "report.json"
@@ -74,13 +74,13 @@ def test_a_report_of_a_device_that_is_wrong_is_read_back_and_laid_out(tmp_path: 
     assert "wrong: linalg.cholesky (aten::linalg\\_cholesky\\_ex of float32" in report_markdown(again)
 
 
-def test_all_that_draws_passes_on_a_device_that_is_right() -> None:
+def test_random_operations_pass_on_a_right_device() -> None:
     drawing = ("dropout", "feature_alpha_dropout.with_train", "rrelu", "fractional_max_pool2d", "alpha_dropout")
     report = judged(operation=[f"nn.functional.{name}" for name in drawing] + ["normal", "nn.TransformerEncoderLayer"])
     assert [(result.check, result.message) for result in report if result.status != "passed"] == []
 
 
-def test_a_kernel_that_is_wrong_above_so_many_elements_is_bounded_by_the_rungs_of_a_block() -> None:
+def test_a_kernel_wrong_above_a_size_is_bounded_by_the_sizes_of_a_block() -> None:
     with simx.inject(wrong="aten::mul:index", wrong_above=2**15):
         report = judged(block="swiglu")
     rungs = {result.check.rpartition(".")[2]: result for result in report if result.check.startswith("blocks.full.")}
@@ -90,14 +90,14 @@ def test_a_kernel_that_is_wrong_above_so_many_elements_is_bounded_by_the_rungs_o
     assert all(rungs[rung].kind == "device" and "aten::mul" in names_in(rungs[rung]) for rung in wrong)
 
 
-def test_a_kernel_is_right_at_a_power_of_two_and_wrong_with_one_position_more() -> None:
+def test_a_kernel_wrong_above_a_power_of_two_fails_only_at_the_larger_size() -> None:
     with simx.inject(wrong="aten::mul:index", wrong_above=2**15):
         report = judged(block="rms-norm")
     wrong = {result.check.rpartition(".")[2] for result in report if result.status != "passed"}
     assert wrong == {"above-2-15"}
 
 
-def test_what_leaves_gaps_in_its_result_writes_into_memory_of_its_own() -> None:
+def test_an_operation_whose_result_has_gaps_gets_enough_memory() -> None:
     """The solution of an overdetermined system is a view with gaps: simx kept too little memory for it, once."""
     report = judged(operation="linalg.lstsq*")
     assert {result.status for result in report} == {"passed"}

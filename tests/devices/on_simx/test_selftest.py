@@ -40,18 +40,18 @@ def graphs_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("graphs_of_a_device")
 @pytest.mark.parametrize("name", SOME)
-def test_a_fault_is_killed_by_the_same_checks_as_on_the_cpu(name: str) -> None:
+def test_a_fault_fails_the_same_checks_as_on_the_cpu(name: str) -> None:
     on_device, on_cpu = on_simx("fault", name), judge(CPU, ("fault", name), CPU_ORACLES)
     can = {check for check in on_cpu.failed if "sparse_grads" not in CHECKS[check].needs}  # simx has no sparse tensors
     assert set(on_device.failed) == can
     assert (on_device.errors, on_device.broke) == ((), None)
 
 
-def test_most_of_them_are_killed_by_the_quick_profile() -> None:
+def test_the_quick_profile_finds_most_faults() -> None:
     assert sum(bool(on_simx("fault", name).failed) for name in SOME) > len(SOME) // 2
 
 
 @pytest.mark.parametrize("name", SOME_RIGHT)
-def test_a_right_variant_is_clean(name: str) -> None:
+def test_a_right_variant_passes(name: str) -> None:
     on_device = on_simx("variant", name)
     assert on_device.right, (on_device.failed, on_device.errors)

@@ -35,7 +35,7 @@ def test_a_backward_on_a_side_stream_that_the_caller_waits_for_is_right() -> Non
     assert report.results
 
 
-def test_weight_gradients_on_a_side_stream_that_nothing_waits_for_are_a_race() -> None:
+def test_weight_gradients_on_an_unawaited_side_stream_are_a_race() -> None:
     report = judged("racing_stream.py")
     failed = [result for result in report if result.status == "failed"]
     assert {result.check for result in failed} == {r.check for r in report if r.check.startswith("split.")}
@@ -43,13 +43,13 @@ def test_weight_gradients_on_a_side_stream_that_nothing_waits_for_are_a_race() -
     assert all("another stream is still writing it when W0 returns" in result.message for result in failed)
 
 
-def test_without_a_late_stream_nothing_is_a_race() -> None:
+def test_without_late_streams_no_race_is_reported() -> None:
     target = str(DEVICES / "racing_stream.py")
     report = check_stage_backward(target, device="simx:0", profile="quick", checks=["split.gradients.mlp"])
     assert {result.status for result in report} == {"passed"}
 
 
-def test_a_stream_of_cuda_that_is_not_the_callers_is_kept_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_stream_than_the_callers_is_kept_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[int] = []
     monkeypatch.setattr(operation_log, "sleep_of", lambda _: slept.append)
     target, simx = resolve(str(DEVICES / "racing_stream.py")), torch.device("simx:0")
@@ -81,7 +81,7 @@ class LateUntilTheEnd(AutogradSession):
 
 
 @pytest.mark.parametrize(("when", "status"), [("finish", "passed"), ("weight", "failed")])
-def test_what_is_due_at_the_end_may_be_late_until_then(when: str, status: str) -> None:
+def test_a_gradient_due_at_finish_may_be_late_until_finish(when: str, status: str) -> None:
     class Adapter:
         name = "late until the end"
         capabilities: ClassVar[dict[str, object]] = {**AutogradAdapter.capabilities, "weight_when": when}

@@ -76,7 +76,7 @@ def test_the_verdict_is_the_documented_one(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", LINES)
-def test_the_preflight_tells_it(option: str) -> None:
+def test_the_pre_flight_reports_the_option(option: str) -> None:
     device = device_of("simx:1")
     (line,) = [line for line in PREFLIGHT.values() if line.__name__ == LINES[option]]
     line(device)
