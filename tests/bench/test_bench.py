@@ -31,7 +31,7 @@ from gradconform.exits import (
 
 #: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
-    "pytorch-142229": ("run", TARGET, "--checks", "split.gradients.linear-3d"),
+    "pytorch-142229": ("run", TARGET, "--checks", "split.gradients.output-view"),
     "transformerengine-2142": ("run", TARGET, "--checks", "accumulate.in_flight.*"),
     "unsloth-4533": ("run", TARGET, "--no-isolation", "--checks", "full.gradients.layer-norm"),
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
