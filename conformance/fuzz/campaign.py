@@ -117,7 +117,7 @@ class StageMachine(RuleBasedStateMachine):
         self.order.take("unhook" if self.hooked else "hook")
         self.hooked = not self.hooked
 
-    @precondition(lambda self: self.order.idle and self.capabilities.frozen_params and not self.frozen)
+    @precondition(lambda self: self.order.nothing_in_flight and self.capabilities.frozen_params and not self.frozen)
     @rule(pick=_PICKS)
     def freeze(self, pick: int) -> None:
         """Freeze a parameter between two steps, if that changes nothing else about the stage."""
@@ -126,7 +126,7 @@ class StageMachine(RuleBasedStateMachine):
             self.frozen.append(freezable[pick % len(freezable)])
             self.order.between_steps(f"freeze{self.frozen[0]}")
 
-    @precondition(lambda self: self.order.idle and self.frozen)
+    @precondition(lambda self: self.order.nothing_in_flight and self.frozen)
     @rule()
     def unfreeze(self) -> None:
         """Unfreeze a parameter."""
