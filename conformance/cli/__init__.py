@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
-import gc
 import os
 import pkgutil
 import sys
@@ -50,8 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 conforms, 1 does not, 2 usage, 3 error of the kit, 4 environment, 5 incomplete, 6 worse than before, 130
     interrupted. 143 and 129 are the codes for SIGTERM and SIGHUP, with the same reports.
     """
-    atexit.unregister(gc.freeze)  # of an earlier call
-    atexit.register(gc.freeze)  # Python's own end would scan all of torch several times
     with endings_interrupt() as ended:
         try:
             code = _code(argv)

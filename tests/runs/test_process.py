@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -115,27 +113,3 @@ def test_imports_are_not_collected_and_leave_the_collector_as_it_was(*, enabled:
     finally:
         (gc.enable if before else gc.disable)()
     assert (inside, after) == (False, enabled)
-
-
-CYCLE = """
-import gc, gradconform.cli
-
-class Scanned:
-    def __del__(self):
-        print("scanned")
-
-def leave_a_cycle():
-    scanned = Scanned()
-    scanned.itself = scanned
-
-gc.disable()
-if {command}:
-    gradconform.cli.main(["--version"])
-leave_a_cycle()
-"""
-
-
-@pytest.mark.parametrize("command", [False, True])
-def test_the_end_of_the_command_scans_nothing_that_it_imported(*, command: bool) -> None:
-    done = subprocess.run([sys.executable, "-c", CYCLE.format(command=command)], capture_output=True, check=True)
-    assert (b"scanned" in done.stdout) != command, done.stdout
