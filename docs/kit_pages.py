@@ -98,7 +98,7 @@ def exit_codes() -> dict[int, str]:
     }
     known = {value for name, value in vars(exits).items() if name.startswith("EXIT_")}
     if set(meanings) != known:
-        msg = f"help tells of the exit codes {sorted(meanings)}, gradconform.exits has {sorted(known)}"
+        msg = f"help lists the exit codes {sorted(meanings)}, gradconform.exits has {sorted(known)}"
         raise ValueError(msg)
     return meanings
 

@@ -26,10 +26,10 @@ def _wrong(what: str) -> NoReturn:
     raise WrongAnswerError(what)
 
 
-def _raises(call: Callable[..., object], *args: object) -> bool:
-    """Return whether a call raises; each backend refuses in its own way."""
+def _is_refused(device: Device, operation: Callable[..., Tensor], *args: Tensor) -> bool:
+    """Return whether an operation raises, at once or when its result is read; each backend refuses in its own way."""
     try:
-        call(*args)
+        device.to_cpu(operation(*args))
     except Exception:  # noqa: BLE001 (as said above)
         return True
     return False
@@ -159,7 +159,7 @@ def mixing_is_refused(device: Device) -> None:
     """Adding or multiplying a tensor on the CPU and one on the device MUST be refused."""
     ours, theirs = _put(device, torch.ones(2, 2)), torch.ones(2, 2)
     for name, operation in (("a sum", torch.add), ("a matrix product", torch.matmul)):
-        if not _raises(lambda mixed: device.to_cpu(mixed(ours, theirs)), operation):
+        if not _is_refused(device, operation, ours, theirs):
             _wrong(f"{name} gave a result")
 
 

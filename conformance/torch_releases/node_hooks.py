@@ -86,7 +86,7 @@ class Watched:
 
 @contextmanager
 def running_on(nodes: Iterable[tuple[Node, Tensor]]) -> Iterator[None]:
-    """Let each node of one output run on the gradient beside it, whatever other hooks return."""
+    """Let each node of one output run on the gradient paired with it, whatever other hooks return."""
     handles = [node.register_prehook(partial(_replaced, (grad,))) for node, grad in nodes]
     try:
         yield

@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _take_options(config: pytest.Config, reporter: Reporter | None) -> None:
     """Read the options, and create their run."""
-    from .options import options_of, refuse_unwritable  # noqa: PLC0415 (where nothing is said they are not needed)
+    from .options import options_of, refuse_unwritable  # noqa: PLC0415 (only a run of the contract needs them)
 
     options = options_of(config)
     if config.option.help or config.option.version:
@@ -74,7 +74,7 @@ def _limit_restarts(config: pytest.Config, options: Options) -> None:
 
 
 def _prepare(config: pytest.Config, options: Options, reporter: Reporter | None) -> None:
-    from gradconform.process.imports import imports_uncollected  # noqa: PLC0415 (where nothing is said it is not needed)
+    from gradconform.process.imports import imports_uncollected  # noqa: PLC0415 (only a run needs it)
 
     with imports_uncollected():
         from .contract_run import choice_of, make_runs  # noqa: PLC0415 (it imports torch)
