@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from gradconform.torch_releases.edges import lies_over_ranks
+from gradconform.torch_releases.node_hooks import is_compiled_autograd_on
 from gradconform.torch_releases.saved import products_recomputing, recomputing
 
 from .graph_shape import Graph, Shape, walk
@@ -94,7 +95,8 @@ def uses_of(
     for a shape.
     """
     graph = walk(roots, inputs, trained)
-    plan, nodes = look_up(graph.shape), graph.nodes
+    plan = UsePlan(Reason.COMPILED_AUTOGRAD) if is_compiled_autograd_on() else look_up(graph.shape)
+    nodes = graph.nodes
     stand_ins = _stand_ins(graph, trained)
     found = Uses(roots, nodes, plan, stand_ins, dict.fromkeys(stand_ins, Reason.RESHARDED))
     for one in plan.early:

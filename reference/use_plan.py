@@ -28,6 +28,7 @@ class Reason(enum.Enum):
     NO_GRADIENT = "its use receives no gradient, but may return zeros"
     REENTRANT = "re-entrant activation checkpointing refuses a backward with chosen inputs"
     COMPILED = "compiled code runs its backward once, and refuses retain_graph"
+    COMPILED_AUTOGRAD = "compiled autograd calls the hooks of a use before it returns the gradient there"
     RESHARDED = "it replaces a sharded weight, and may be freed before W"
 
 

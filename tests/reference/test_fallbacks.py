@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import compiled_autograd
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
@@ -164,6 +166,18 @@ def normed(stage: Stage, x: Tensor) -> Tensor:
     return stage.two(stage.norm(stage.one(x)))  # type: ignore[no-any-return] # a module's
 
 
+def hooked_use(stage: Stage, x: Tensor) -> Tensor:
+    hidden = stage.one(x)
+    hidden.register_hook(lambda grad: 3 * grad)
+    return stage.two(hidden)  # type: ignore[no-any-return] # a module's
+
+
+def hooked_norm(stage: Stage, x: Tensor) -> Tensor:
+    hidden = stage.norm(stage.one(x))
+    hidden.register_hook(lambda grad: 3 * grad)
+    return stage.two(hidden.tanh() @ stage.matrix)  # type: ignore[no-any-return] # a module's
+
+
 #: What each case falls back for, and why; all else is left to W.
 CASES: dict[Callable[[Stage, Tensor], Any], dict[str, Reason]] = {
     between: {},
@@ -226,6 +240,26 @@ def test_only_parameters_that_need_the_fallback_use_it(case: Callable[[Stage, Te
         assert (parameter.grad is None) == (of_parameters[name] is None), name
         if parameter.grad is not None:
             torch.testing.assert_close(parameter.grad, of_parameters[name], msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # compiled autograd reads it
+@pytest.mark.parametrize("around_w", [False, True])
+@pytest.mark.parametrize("around_i", [False, True])
+@pytest.mark.parametrize("case", [hooked_use, hooked_norm], ids=lambda case: case.__name__)
+def test_under_compiled_autograd_a_hook_on_an_activation_is_applied_once(
+    case: Callable[[Stage, Tensor], Any], *, around_i: bool, around_w: bool
+) -> None:
+    of_input, of_parameters = of_autograd(case)
+    stage, x, outputs, grads = made(case)
+    with compiled_autograd._enable(lambda graph: graph) if around_i else nullcontext():
+        (found,), context = stage_backward_input(outputs, grads, [x], stage.parameters(), explain=True)
+    with compiled_autograd._enable(lambda graph: graph) if around_w else nullcontext():
+        stage_backward_weight(stage.parameters(), context)
+    compiled_ones = [one.reason for one in context[0]["explained"] if one.reason is Reason.COMPILED_AUTOGRAD]
+    wanted = {name: grad for name, grad in of_parameters.items() if grad is not None}
+    assert len(compiled_ones) == (len(wanted) if around_i else 0)
+    torch.testing.assert_close(found, of_input)
+    torch.testing.assert_close({name: stage.get_parameter(name).grad for name in wanted}, wanted)
 
 
 def test_w_does_not_run_the_code_between_two_uses_again() -> None:
