@@ -42,18 +42,22 @@ def named(dimensions: Sequence[Dimension], rows: Sequence[Words]) -> dict[str, W
 
 def _one_row_each(special: Sequence[Sequence[str]]) -> dict[str, int]:
     """Return a different row for each word, by position: a matching by augmenting paths."""
+    places: dict[str, list[int]] = {}
+    for place, several in enumerate(special):
+        for word in several:
+            places.setdefault(word, []).append(place)
     taken: dict[str, int] = {}
     of: dict[int, str] = {}
 
     def makes_room(word: str, seen: set[int]) -> bool:
-        for place, several in enumerate(special):
-            if word in several and place not in seen:
+        for place in places[word]:
+            if place not in seen:
                 seen.add(place)
                 if place not in of or makes_room(of[place], seen):
                     taken[word], of[place] = place, word
                     return True
         return False
 
-    for word in dict.fromkeys(word for several in special for word in several):
+    for word in places:
         makes_room(word, set())
     return taken
