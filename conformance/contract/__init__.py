@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gradconform.process.imports import imports_uncollected
 from gradconform.version import CONTRACT_VERSION
 
 from .frozen import older, version_named
@@ -22,7 +23,8 @@ def checks_of(version: str = CONTRACT_VERSION) -> Mapping[str, Check]:
     The first call takes a second: it generates random stages and runs a backward on some. A device that torch must know
     has to be ready before it. Raises :class:`~gradconform.user_input.values.SelectionError` for an unknown version.
     """
-    from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
+    with imports_uncollected():
+        from .areas import CHECKS  # noqa: PLC0415 (it imports torch, and takes as long as said above)
 
     known = version_named(version)
     return {name: check for name, check in CHECKS.items() if _holds(known, check)}

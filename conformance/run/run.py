@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -32,6 +30,7 @@ from gradconform.files.records import Header, header_of
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.named_stages.named import Given as GivenStage
 from gradconform.named_stages.named import described, stages_of
+from gradconform.process.imports import objects_frozen
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial
@@ -221,7 +220,7 @@ class Run:
     ) -> Report:
         """Return the report as :meth:`run` does, but leave the final examination of this process to the caller."""
         report = self.empty_report()
-        with _frozen_objects(), one_thread():
+        with objects_frozen(), one_thread():
             for place in self._items if places is None else places:
                 item = self._items[place]
                 if on_start is not None:
@@ -237,19 +236,6 @@ class Run:
         unmet = tuple(item.check.unmet(self.target.capabilities))
         level = "SHOULD" if any(map(is_option, unmet)) else item.check.level
         return item.check.result(item.device, item.dtype, status="not_run", level=level, unclaimed=unmet)
-
-
-@contextlib.contextmanager
-def _frozen_objects() -> Iterator[None]:
-    """Exclude existing objects from garbage collection during a run, so that it does not scan all of torch."""
-    frozen_by_others = gc.get_freeze_count() > 0
-    if not frozen_by_others:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if not frozen_by_others:
-            gc.unfreeze()
 
 
 def _checks_of(

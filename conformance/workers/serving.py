@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gradconform.devices.choice import Choice
 from gradconform.devices.flags import flags_named
 from gradconform.files.records import finished, started
-from gradconform.process.imports import imports_uncollected
+from gradconform.process.imports import imports_uncollected, objects_frozen
 from gradconform.process.serving import Orders, Send, leave
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
@@ -43,7 +43,8 @@ def serve(orders: Orders, send: Send) -> None:
     choice = _made_ready(options, first)
     plan = (next(orders) if first.get("waits") else first).get("measured")
     measured = None if plan is None else json.loads(Path(plan).read_text(encoding="utf-8"))
-    run = _watched(Run(options, choice=choice, measured=measured), send)
+    with objects_frozen():
+        run = _watched(Run(options, choice=choice, measured=measured), send)
     send(run.header().to_record())
     oracle: Run | None = None
     for order in orders:
