@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
 from gradconform.devices.names import Dtype
 from gradconform.devices.prepared import device_here, ready
+from gradconform.devices.probe import Probe
 from gradconform.drive.reference64 import OracleCache
 from gradconform.files.records import Header, header_of
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
@@ -39,7 +40,6 @@ from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
 from .canaries import withdrawn
-from .device_limits import left_out
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .known_faults import KnownFaults
@@ -51,6 +51,10 @@ from .runner import Runner, one_thread
 from .skip_lists import withheld_from
 
 _SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
+
+#: Why a device cannot run some checks, by its probe.
+_ENDS = "plain autograd on this device ends the process where a backward raises, so no check lets one raise"
+_KEEPS = "on this device `parameter.data = tensor` keeps the old values, so no check replaces the data of parameters"
 
 
 class Run:
@@ -112,7 +116,7 @@ class Run:
             if self.guard.problem is not None:
                 return withdrawn(self._begun(item), self.guard.problem)
         device = device_here(self.choice, item.device)
-        unasked = self._withheld.result(item) or left_out(item, self.choice.probe_of(str(device)))
+        unasked = self._withheld.result(item) or _left_out(item, self.choice.probe_of(str(device)))
         if unasked is not None:
             return unasked
         with flags_set(self.flags, device.type):
@@ -359,3 +363,21 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     not complete or can never run.
     """
     return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named after its option
+
+
+def _left_out(item: Item, probe: Probe | None) -> Result | None:
+    """Return the result of an item that cannot be run on the device of ``probe``, or None for one that can."""
+    if probe is None:
+        return None
+    limits: tuple[tuple[bool, Callable[[Trial], bool], str], ...] = (
+        (probe.ends_where_a_backward_raises, lambda trial: bool(trial.raising), _ENDS),
+        (probe.keeps_replaced_data, _replaces_data, _KEEPS),
+    )
+    for limited, needs, text in limits:
+        if limited and any(map(needs, item.check.trials)):
+            return item.check.result(item.device, item.dtype, status="unsupported", kind="environment", message=text)
+    return None
+
+
+def _replaces_data(trial: Trial) -> bool:
+    return any(action.kind == "replace" for action in trial.actions)
