@@ -44,7 +44,8 @@ class HostCopies(dist.ProcessGroup):
         """Wrap a gloo group of the same ranks."""
         super().__init__(rank, size)  # type: ignore[call-arg] # torch's stub lacks what a subclass calls
         self._gloo = gloo
-        # A group gets its name from its backends, and torch looks up the one of a device type.
+        # A group gets its name from its default backend, and torch looks up the one of a device type.
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         for one in types:
             self._register_backend(torch.device(one), dist.ProcessGroup.BackendType.GLOO, gloo)
 
