@@ -55,6 +55,12 @@ class Block:
         """The allowed exit codes of a line."""
         return {int(code) for code in (self.note("exit") or "0").split()}
 
+    @property
+    def torch(self) -> str | None:
+        """The first release of torch that it names, such as ``2.13.0``; None if it names none."""
+        found = re.search(r"torch (\d+\.\d+\.\d+)", self.text)
+        return None if found is None else found[1]
+
     def lines(self) -> Iterator[str]:
         """Yield its commands, each with its continuation lines."""
         for line in self.text.replace("\\\n", " ").splitlines():
@@ -82,8 +88,10 @@ def shows(expected: str, printed: str) -> bool:
 def _unnumbered(text: str) -> str:
     """Return a text with one letter per number and profile, one space per gap, and without lines of signs.
 
-    They differ between machines, as does the check that a signal interrupts, and the tests run a quicker profile.
+    They differ between machines, as do the build of torch (``+cpu``) and the check that a signal interrupts, and the
+    tests run a quicker profile.
     """
+    text = re.sub(r"(torch [\d.]+)\+\w+", r"\1", text)
     text = re.sub(r"profile (quick|standard|full)", "profile P", text)
     text = re.sub(r"(?<=interrupted in )\S+;", "CHECK;", text)
     return re.sub(r"\s+", " ", re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "N", re.sub(r"={3,}", "", text))).strip()

@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradconform.cli.arguments import parser
 from gradconform.exits import EXIT_INCOMPLETE
@@ -38,6 +39,7 @@ ELSEWHERE = {
 ALL = [block for page in pages() for block in blocks(page)]
 SHELL = [block for block in ALL if block.language == "sh"]
 TYPED = [page for page in pages() if {one.language for one in blocks(page)} & {"sh", "python"}]
+RELEASE = torch.__version__.partition("+")[0]
 RIGHT = "from gradconform.reference.split import stage_backward, stage_backward_input, stage_backward_weight\n"
 
 #: What a page says, and what is typed for it here.
@@ -213,7 +215,8 @@ def test_a_page_shows_the_output_of_its_commands(page: Path, tmp_path: Path, rep
     printed = ""
     for block in blocks(page):
         if block.note("output") is not None:
-            assert shows(block.text, printed), f"{page.name} shows\n{block.text}\nand this is printed\n{printed}"
+            if block.torch in {None, RELEASE}:  # torch fails in other ways on other releases
+                assert shows(block.text, printed), f"{page.name} shows\n{block.text}\nand this is printed\n{printed}"
             printed = ""
         elif block.reason is None:
             assert not printed, f"{page.name} does not show what is printed before\n{block.text}\n{printed}"

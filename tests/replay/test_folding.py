@@ -56,7 +56,8 @@ def folded(text: str, **known: object) -> str:
     ],
 )
 def test_known_conditions_are_removed_from_a_script(text: str, expected: str) -> None:
-    assert folded(text, YES=True, NO=False, SET={"b"}) == expected
+    found = folded(text, YES=True, NO=False, SET={"b"})
+    assert found.replace("(self.read, c) = ", "self.read, c = ") == expected  # as Python 3.10 writes it
 
 
 def test_a_long_line_is_broken_after_commas_without_changing_its_meaning() -> None:
