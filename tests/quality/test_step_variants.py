@@ -46,13 +46,17 @@ def test_a_right_variant_of_a_step_passes(variant: StepVariant, results: dict[st
     assert own
 
 
+#: One rounds its parameters as mixed precision does, so it is right there alone.
+IN_ALL_STEPS = [variant for variant in STEP_VARIANTS.values() if variant.checks != ("fsdp-mixed",)]
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("variant", STEP_VARIANTS.values(), ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", IN_ALL_STEPS, ids=lambda variant: variant.name)
 def test_a_right_variant_of_a_step_passes_profile_quick(variant: StepVariant) -> None:
     found = judged(list(step_cases("quick")), target_of(variant))
     not_passed = {check: one for check, one in found.items() if one.status != "passed"}
     assert {check: one.message for check, one in not_passed.items() if one.status != "unsupported"} == {}
-    assert set(not_passed) == ({"step.batch-norm"} if variant.claims else set())
+    assert set(not_passed) == ({"step.batch-norm"} if "layers" in variant.claims else set())
     assert len(found) == len(step_cases("quick"))
 
 
