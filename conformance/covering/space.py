@@ -47,6 +47,14 @@ class Space:
             for value in dimension.values
         }
         self._excluded = self._find_excluded() if excluded is None else excluded
+        self._bits = {one: 1 << number for number, one in enumerate(self._excluded)}
+        self._forbids = {one: sum(self._bits[other] for other in some) for one, some in self._excluded.items()}
+        self._choices = [
+            [(word, self._bits[place, word], self._forbids[place, word]) for word in words]
+            for place, words in enumerate(self.words)
+        ]
+        #: The bits of every dimension's first value, None if these are no row.
+        self._plain = self._find_plain()
 
     def _find_excluded(self) -> _Excluded:
         names = [dimension.name for dimension in self.dimensions]
@@ -57,6 +65,13 @@ class Space:
                 excluded[other].add(one)
         return excluded
 
+    def _find_plain(self) -> int | None:
+        if not all(self._choices):
+            return None
+        first = [choices[0] for choices in self._choices]
+        plain = sum(bit for _, bit, _ in first)
+        return plain if not any(forbids & plain for _, _, forbids in first) else None
+
     def together(self, strength: int) -> Iterator[Together]:
         """Yield every combination of ``strength`` values of different dimensions."""
         for places in combinations(range(len(self.words)), strength):
@@ -65,28 +80,45 @@ class Space:
 
     def possible(self, strength: int) -> Iterator[Together]:
         """Yield the combinations that some row can have."""
-        return (together for together in self.together(strength) if self.row_with(dict(together)) is not None)
+        return filter(self._can_be_in_a_row, self.together(strength))
 
-    def fits(self, begun: Iterable[tuple[int, str]]) -> bool:
+    def _can_be_in_a_row(self, together: Together) -> bool:
+        forbidden = self._forbidden(together)
+        if forbidden is None:
+            return False
+        if self._plain is not None and not forbidden & self._plain:
+            return True
+        return self._filled(dict(together), 0, forbidden) is not None
+
+    def _forbidden(self, values: Iterable[Placed]) -> int | None:
+        """Return the bits of the values that cannot be in a row with ``values``, None if these cannot be in one row."""
+        bits = forbidden = 0
+        for one in values:
+            bits |= self._bits[one]
+            forbidden |= self._forbids[one]
+        return None if bits & forbidden else forbidden
+
+    def fits(self, begun: Iterable[Placed]) -> bool:
         """Return whether the values can be in one row, by pairs."""
-        values = set(begun)
-        return all(self._excluded[one].isdisjoint(values) for one in values)
+        return self._forbidden(begun) is not None
 
     def row_with(self, held: Mapping[int, str]) -> Words | None:
         """Return the plainest row with the ``held`` values, None if there is none."""
-        return self._filled(dict(held), 0) if self.fits(held.items()) else None
+        forbidden = self._forbidden(held.items())
+        return None if forbidden is None else self._filled(held, 0, forbidden)
 
-    def _filled(self, held: dict[int, str], place: int) -> Words | None:
-        """Return the plainest row with the ``held`` values, complete before ``place``."""
+    def _filled(self, held: Mapping[int, str], place: int, forbidden: int) -> Words | None:
+        """Return the plainest end of a row from ``place`` on, with the ``held`` values and no ``forbidden`` one."""
         if place == len(self.words):
-            return tuple(held[one] for one in range(place))
+            return ()
         if place in held:
-            return self._filled(held, place + 1)
-        for word in self.words[place]:
-            if self._excluded[place, word].isdisjoint(held.items()):
-                row = self._filled({**held, place: word}, place + 1)
-                if row is not None:
-                    return row
+            end = self._filled(held, place + 1, forbidden)
+            return None if end is None else (held[place], *end)
+        for word, bit, forbids in self._choices[place]:
+            if not bit & forbidden:
+                end = self._filled(held, place + 1, forbidden | forbids)
+                if end is not None:
+                    return (word, *end)
         return None
 
     def claims_of(self, values: Iterable[tuple[int, str]]) -> frozenset[str]:
