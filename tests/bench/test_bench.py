@@ -29,7 +29,7 @@ from gradconform.exits import (
     EXIT_USAGE,
 )
 
-#: One of each class that takes a few seconds, on the check that shows it.
+#: One of each class that takes a few seconds, on the check that shows it; those of NIGHTLY run as others do.
 HANDFUL = {
     "pytorch-142229": ("run", TARGET, "--checks", "split.gradients.output-view"),
     "transformerengine-2142": ("run", TARGET, "--checks", "accumulate.in_flight.*"),
@@ -37,6 +37,7 @@ HANDFUL = {
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
 }
+NIGHTLY = {"transformerengine-2142", "transformers-34191"}
 MAIN = "gradconform.cli:main"
 RIGHT = CommandReport(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
 WRONG = CommandReport(
@@ -123,21 +124,15 @@ def some() -> Defect:
     return next(iter(DEFECTS.values()))
 
 
-@pytest.fixture(scope="module")
-def handful() -> dict[str, Outcome]:
-    """Judge a defect of each class that takes a few seconds."""
-    found: dict[str, Outcome] = {}
-    chosen = [replace(DEFECTS[name], command=words) for name, words in HANDFUL.items()]
-    judge_bench(chosen, MAIN, workers=2, imports=("torch",), on_outcome=lambda one: found.update({one.defect.id: one}))
-    return found
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HANDFUL)
-def test_a_real_defect_is_found_with_its_cause_and_its_fixed_version_passes(
-    handful: dict[str, Outcome], name: str
-) -> None:
-    outcome = handful[name]
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in HANDFUL]
+)
+def test_a_real_defect_is_found_with_its_cause_and_its_fixed_version_passes(name: str) -> None:
+    found: list[Outcome] = []
+    chosen = [replace(DEFECTS[name], command=HANDFUL[name])]
+    judge_bench(chosen, MAIN, workers=2, imports=("torch",), on_outcome=found.append)
+    (outcome,) = found
     assert (outcome.found, outcome.right_cause, outcome.silent) == (True, True, True), outcome.to_dict()
 
 

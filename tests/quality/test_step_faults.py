@@ -41,14 +41,13 @@ def test_a_fault_is_found_with_its_own_cause(fault: StepFault, results: dict[str
     assert (fault.cause in causes) if fault.cause else True, (fault.cause, found.message)
 
 
-def compiles_four_times(case: StepCase) -> bool:
-    """Return whether each of four processes compiles its stages, which takes some 8 s of a processor."""
-    return case.composition.ranks == 4 and bool(case.composition.compiled)
+def compiles_long(case: StepCase) -> bool:
+    """Return whether its processes compile for 10 to 30 s; only nightly tests run these."""
+    return case.composition.compiled == "inductor" or (case.composition.ranks == 4 and bool(case.composition.compiled))
 
 
-#: Every check of profile quick, and of the others every eighth, with one of those that compile four times.
-SOME = list(dict.fromkeys((*step_cases("quick"), *list(CHECKS.values())[::8])))
-SOME = [*filterfalse(compiles_four_times, SOME), *list(filter(compiles_four_times, SOME))[:1]]
+#: Every check of profile quick, and of the others every eighth.
+SOME = list(dict.fromkeys((*step_cases("quick"), *filterfalse(compiles_long, list(CHECKS.values())[::8]))))
 
 
 @pytest.mark.slow

@@ -60,11 +60,13 @@ def right_split(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="scripts are run in forks")
-@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("checks", "every"), [("split.*", 6), pytest.param(None, 1, marks=pytest.mark.nightly)], ids=["some", "all"]
+)
 def test_a_script_of_each_torch_failure_fails_and_passes_with_a_right_implementation(
-    right_split: Path, every: int, run_without_kit: RunWithoutKit
+    right_split: Path, checks: str | None, every: int, run_without_kit: RunWithoutKit
 ) -> None:
-    of_all = [result.check for result in check_stage_backward("torch") if result.status == "failed"]
+    of_all = [result.check for result in check_stage_backward("torch", checks=checks) if result.status == "failed"]
     failed = of_all[::every]
     run = Run(RunOptions.of("torch", profile="full", checks=failed))
     texts = [script_of(run, check) for check in failed]
@@ -77,7 +79,7 @@ def test_a_script_of_each_torch_failure_fails_and_passes_with_a_right_implementa
         if (one[0], other[0]) != (1, 0) or "expected" not in one[1] or "\nright: " not in f"\n{other[1]}"
     }
     assert not wrong
-    assert len(of_all) > 60  # a script of nothing would be right as well
+    assert len(of_all) > (60 if checks is None else 30)  # a script of nothing would be right as well
 
 
 def test_a_script_retains_the_graph_in_w_if_the_check_does(right_split: Path, run_without_kit: RunWithoutKit) -> None:
