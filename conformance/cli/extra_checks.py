@@ -158,7 +158,6 @@ def _training_steps(arguments: argparse.Namespace) -> Prepared:
     if wrong := [option for option, value in given.items() if value is not None]:
         msg = f"{', '.join(wrong)} requires --schedule; training steps have fixed sizes"
         raise SelectionError(msg)
-    require(*torch_pipelining.FOR_PIPELINES)
     profile = arguments.profile or "quick"
     target_facts = looked_at(arguments.target, steps=True)
     cases = step_cases(profile)

@@ -15,7 +15,6 @@ from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
-from gradconform.replay.step_script import ReplayedStep, refuse_unwritten, where_is
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
@@ -99,6 +98,12 @@ def _write_script(wanted: _Wanted, path: str) -> int:
     if options.fixed:
         msg = f"--script runs torch as released, but {wanted.check} ran with --fixed; omit --script"
         raise SelectionError(msg)
+    from gradconform.replay.step_script import (  # noqa: PLC0415 (it imports a second of torch)
+        ReplayedStep,
+        refuse_unwritten,
+        where_is,
+    )
+
     device_named(options.device, options.device_plugins)
     if backend_for(options.device, 1, share=options.ranks_share_device) == HOST_COPIES:
         msg = f"--script uses torch alone, which has no communication backend for {options.device!r}; omit --script"

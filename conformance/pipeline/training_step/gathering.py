@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from gradconform.judge.finding import Finding
 from gradconform.results import Sort
 from gradconform.runtime import Kept, Shard, StepSpec
+from gradconform.torch_releases.distributed_tensors import is_distributed
 
 
 class Replicas:
@@ -45,7 +45,7 @@ class Replicas:
         found: dict[str, Tensor | None] = {}
         for name, value in sorted(kept.items()):
             alike = all(form.get(name) == kinds[0].get(name) for form in kinds)
-            if isinstance(value, DTensor):
+            if is_distributed(value):
                 part: Tensor = value.full_tensor() if alike else value.to_local()
                 found[name] = part.detach().clone()
             elif isinstance(value, Shard):

@@ -10,6 +10,8 @@ from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.loading import load
 from gradconform.target.lookup import Named, TargetError, registered
 from gradconform.target.resolve import load_registered, registered_targets, resolve
+from gradconform.torch_releases import pipelining
+from gradconform.torch_releases.names import require
 from gradconform.user_input.values import nearest
 
 from .composition import words_of
@@ -69,10 +71,13 @@ def describe_runtime(orders: Orders, send: Send) -> None:
     """Inspect one target in a separate process: report whether it is a ``runtime``, and how it is ``described``.
 
     With ``steps``, it also reports the claims, of the target or of torch's runtime with the target's functions. Without
-    ``steps``, or if the target is no runtime, it must be torch's three functions.
+    ``steps``, or if the target is no runtime, it must be torch's three functions. Raises
+    :class:`~gradconform.torch_releases.names.UnavailableError` if the steps need a name that this torch lacks.
     """
     order = next(orders)
     text = order["target"]
+    if order["steps"]:
+        require(*pipelining.FOR_PIPELINES)
     runtime = runtime_or_none(text) if order["steps"] else None
     if runtime is not None:
         described = {"text": text, "name": runtime.name, "version": None, "file": None, "sha256": None}
