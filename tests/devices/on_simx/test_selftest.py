@@ -20,8 +20,8 @@ SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()
 BY_CHANCE = {"contexts-held-weakly-in-a-cycle"}
 CHECKS = contract.checks_of()
 #: Some faults and right variants: all take minutes, and `gradconform selftest --device simx:0` runs them.
-SOME = sorted(FAULTS.keys() - BY_CHANCE)[::20]
-SOME_RIGHT = sorted(VARIANTS)[::4]
+SOME = sorted(FAULTS.keys() - BY_CHANCE)[::40]
+SOME_RIGHT = sorted(VARIANTS)[::8]
 
 
 @lru_cache
