@@ -94,6 +94,12 @@ def test_the_workflow_runs_on_the_main_branch_and_pull_requests(repository: Call
     assert "### New failures: " in job.summary
     assert {path.name for path in (made.hub.artifacts / "gradconform").iterdir()} == FILES
 
+
+@pytest.mark.nightly
+def test_the_workflow_compares_with_the_report_of_the_main_branch(repository: Callable[..., Repository]) -> None:
+    made = repository()
+    made.happens("push", "main", RIGHT)
+
     job = made.happens("pull_request", "less", LESS)["stage-backward"]
     assert job.failed == ["Compare"]
     assert "conforms in part to contract 1.0" in job.summary
