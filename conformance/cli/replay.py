@@ -27,6 +27,7 @@ from gradconform.user_input.values import SelectionError, current_folder_first, 
 
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
+from .replay_pipeline import replay_pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,6 @@ def replay(arguments: argparse.Namespace) -> int:
         with current_folder_first():
             refuse_missing_target(arguments.target)
     if arguments.what.startswith(STEPS) if report is None else report.extra and not report.on_stages:
-        from .replay_pipeline import replay_pipeline  # noqa: PLC0415 (it imports a second of torch)
-
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)
     with current_folder_first():

@@ -25,6 +25,7 @@ OFFERED = "bench/upstream/*/test_*.py"
 #: What takes long to import: a module that needs one of these may be imported late by one that does not.
 SLOW = {
     "expecttest", "hypothesis", "jinja2", "jsonschema", "matplotlib", "numpy", "packaging", "pytest", "rich", "torch",
+    "torch.distributed.tensor",
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class Graph:
                     if one in self.modules and one not in seen:
                         seen.add(one)
                         todo.append(one)
-                found |= {name.partition(".")[0]} & SLOW
+                found |= SLOW.intersection(parents)
         return frozenset(found)
 
 
