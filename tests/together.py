@@ -5,6 +5,7 @@ With xdist's own distribution, each worker would run a hundred faults of a train
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +40,11 @@ class Together(LoadScopeScheduling):
         for other in self.nodes:
             self._reschedule(other)
         return crashed
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a worker its next unit; one that has just crashed cannot take it, and :meth:`remove_node` finds it."""
+        with suppress(OSError):  # xdist hears of the crash after it reads the worker's last results
+            super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]

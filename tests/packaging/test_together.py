@@ -20,6 +20,25 @@ def pytest_xdist_make_scheduler(config, log):
     return Together(config, log)
 """
 
+#: The pipe to the worker is closed before xdist reads the results of the test before the one that crashes. The worker
+#: has one more test then: it begins none before it knows the next.
+CLOSED = """
+from xdist.workermanage import WorkerController
+
+send, left = WorkerController.send_runtest_some, {{}}
+
+def send_or_raise(self, indices):
+    if left.get(self) == 0:
+        raise OSError("cannot send (already closed?)")
+    send(self, indices)
+    if self in left:
+        left[self] -= 1
+    if {crashes} in indices:
+        left[self] = 1
+
+WorkerController.send_runtest_some = send_or_raise
+"""
+
 TESTS = """
 import os, pytest
 
@@ -31,11 +50,12 @@ def test_one(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("crashes", [0, 5, 11])
-def test_a_crashed_worker_loses_only_its_own_test_and_the_session_ends(crashes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("crashes", "more"), [(0, ""), (5, ""), (11, ""), (5, CLOSED)], ids=["0", "5", "11", "closed"])
+def test_a_crashed_worker_loses_only_its_own_test_and_the_session_ends(crashes: int, more: str, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     shutil.copy(TOGETHER, tmp_path / "tests")
-    for name, code in {"__init__": "", "conftest": CONFTEST, "test_it": TESTS.format(crashes=crashes)}.items():
+    conftest = CONFTEST + more.format(crashes=crashes)
+    for name, code in {"__init__": "", "conftest": conftest, "test_it": TESTS.format(crashes=crashes)}.items():
         (tmp_path / "tests" / f"{name}.py").write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-p", "no:gradconform"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
