@@ -29,7 +29,7 @@ from gradconform.exits import (
     EXIT_USAGE,
 )
 
-#: One of each class that takes a few seconds, on the check that shows it; those of NIGHTLY run as others do.
+#: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
     "pytorch-142229": ("run", TARGET, "--checks", "split.gradients.output-view"),
     "transformerengine-2142": ("run", TARGET, "--checks", "accumulate.in_flight.*"),
@@ -37,6 +37,7 @@ HANDFUL = {
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
 }
+#: Those that repeat another's kind of command.
 NIGHTLY = {"transformerengine-2142", "transformers-34191"}
 MAIN = "gradconform.cli:main"
 RIGHT = CommandReport(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)

@@ -16,7 +16,7 @@ from gradconform.results import Report
 
 Judge = Callable[..., Report]
 
-#: Of the whole contract, CI runs one part in so many on a fault of each second topic.
+#: Of the whole contract, CI runs one part in so many on a fault of each fourth topic.
 PARTS = 9
 
 #: Of what kind the findings are that a fault of each topic may show; ``error`` only where the fault itself raises.
