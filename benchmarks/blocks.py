@@ -20,10 +20,10 @@ from figures import Figure
 
 from gradconform import check_stage_backward
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_block import memory_of
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.reference.variants import VARIANTS
+from gradconform.sources.blocks.checks import memory_of
 from gradconform.user_input.values import SIZES
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")

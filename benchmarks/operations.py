@@ -20,12 +20,12 @@ from figures import Figure
 
 from gradconform.contract.check import Check
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_operation import select_checks
 from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import alike
 from gradconform.plugins.devices import simx
 from gradconform.run.runner import Runner
+from gradconform.sources.operations.selected import select_checks
 from gradconform.target.resolve import resolve
 from gradconform.torch_releases.dispatch import Called
 from gradconform.trees import tensors

@@ -16,12 +16,13 @@ import torch
 from figures import Figure, measured
 
 from gradconform.contract.extra_ids import ALL, ORACLES
-from gradconform.contract.on_operation import select_checks as on_operations
-from gradconform.contract.on_oracle import OracleCheck, select_checks
 from gradconform.devices.dtypes import dtype_named
 from gradconform.report.by_oracles import by_oracles
 from gradconform.results import Result
-from gradconform.run.operation_oracles import OperationOracles
+from gradconform.run.judging import judged
+from gradconform.sources.operations.oracle_checks import OracleCheck, select_checks
+from gradconform.sources.operations.oracles import OperationOracles
+from gradconform.sources.operations.selected import select_checks as on_operations
 
 CALLS, SECONDS = 20_000, 120
 
@@ -50,7 +51,7 @@ def main() -> None:
 def _judge(checks: list[OracleCheck], device: torch.device, dtype: str) -> None:
     oracles = OperationOracles(device, dtype_named(dtype), seed=20)
     started = time.perf_counter()
-    results = [oracles.run(check) for check in checks]
+    results = [judged(oracles, check) for check in checks]
     taken = time.perf_counter() - started
     for found in by_oracles(results):
         print(f"\n{dtype}, {taken:.0f} s: {found.text}")

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import textwrap
+from collections.abc import Iterator
 from functools import partial
 
 from gradconform.run.options import OPTIONS
+from gradconform.run.sources import SOURCES
 from gradconform.user_input.option_help import DEFAULT_SEED
 from gradconform.user_input.values import STEP_PROFILES
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
@@ -248,19 +250,16 @@ examples:
 """
 
 
-#: The defaults of ``gradconform device`` that differ from a run's.
-DEVICE_DEFAULTS = {
-    "dtype": "all", "profile": "quick", "operation": "all", "oracle": "all", "block": "all",
-    "setting": "all", "fault": "all",
-}  # fmt: skip
+#: The options of sources that ``gradconform device`` has with a default and a help text of its own.
+_ON_DEVICES = {name: option.on_devices for name, option in OPTIONS.items() if option.on_devices is not None}
 
-_DEVICE_HELP = {
-    "operation": "judge these torch operations: names, globs, or all",
-    "oracle": "check each operation without a second device: layout, finite-differences, additive, or all",
-    "block": "judge these model blocks: names, globs, or all; --sizes sets their size",
-    "setting": "judge some stages under these torch settings: names, globs, or all",
-    "fault": "check that these known faults are found: names, globs, all, or none",
-}
+#: The defaults of ``gradconform device`` that differ from a run's.
+DEVICE_DEFAULTS = {"dtype": "all", "profile": "quick", **{name: default for name, (default, _) in _ON_DEVICES.items()}}
+
+
+def _of_sources_on_devices() -> Iterator[str]:
+    """Yield the options of each source whose checks ``gradconform device`` runs."""
+    return (option.name for source in SOURCES.values() if source.area for option in source.options)
 
 
 @command("device", "device:device", epilog=f"{_DEVICE_EXAMPLES}\n{EXIT_CODES}")
@@ -272,12 +271,11 @@ def _device(one: argparse.ArgumentParser) -> None:
     was not tried, and what to fix first.
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="devices to judge, as for run")
-    options = (
-        "device_plugins", "dtype", "flags", "profile", "operation", "oracle", "block", "sizes", "setting", "fault",
-        "checks", "exclude_checks", "skip_operations", "seed", "shard", "plan",
-    )  # fmt: skip
-    for name in options:
-        add_option(one, name, unset=DEVICE_DEFAULTS.get(name), help=_DEVICE_HELP.get(name))
+    first = ("device_plugins", "dtype", "flags", "profile")
+    last = ("checks", "exclude_checks", "skip_operations", "seed", "shard")
+    for name in (*first, *_of_sources_on_devices(), *last):
+        default, words = _ON_DEVICES.get(name, (DEVICE_DEFAULTS.get(name), None))
+        add_option(one, name, unset=default, help=words)
     _add_records_and_workers(one)
     add_output_options(one, formats=False)
     add_report_files(one)

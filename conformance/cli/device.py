@@ -6,9 +6,10 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from gradconform.contract.extra_ids import BLOCKS, FAULTS, OPERATIONS, SETTINGS, named_in
+from gradconform.contract.extra_ids import named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
+from gradconform.run.sources import SOURCES
 
 from .arguments import DEVICE_DEFAULTS
 from .console import write
@@ -37,13 +38,13 @@ def device(arguments: argparse.Namespace) -> int:
     return EXIT_DOES_NOT if reported.wrong else found.code
 
 
-#: The areas after the contract in a dtype. Known faults follow all dtypes: they say least about the device.
-_AREAS = (OPERATIONS, BLOCKS, SETTINGS)
-
-
 def _turn(place: Place) -> int:
-    """Return the position of a check: all of float32 first, then the other dtypes, then the known faults."""
-    if named_in(place.check, FAULTS) is not None:
-        return 2 * len(_AREAS) + 2
-    later = 0 if place.dtype == "float32" else len(_AREAS) + 1
-    return later + next((turn for turn, area in enumerate(_AREAS, 1) if named_in(place.check, area) is not None), 0)
+    """Return the position of a check: all of float32 first, then the other dtypes, then what says least, the faults.
+
+    In a dtype, the contract comes first, and then the sources in their order.
+    """
+    areas = [source.area for source in SOURCES.values() if source.area and not source.last]
+    if any(named_in(place.check, source.area) is not None for source in SOURCES.values() if source.last):
+        return 2 * len(areas) + 2
+    later = 0 if place.dtype == "float32" else len(areas) + 1
+    return later + next((turn for turn, area in enumerate(areas, 1) if named_in(place.check, area) is not None), 0)

@@ -19,9 +19,9 @@ from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.sentences import command_again, options_of
 from gradconform.results import Report, Result
-from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
+from gradconform.run.sources import options_selecting
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 

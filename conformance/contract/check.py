@@ -32,6 +32,7 @@ class Check(Clause):
     ``pooled`` judges the trials together, if it is set. ``seed`` is the row of torch's own suite (test_backward.py)
     that the check covers, if any. ``since`` is the first version of the contract with the check, and ``until`` the
     first version without it. ``dtypes`` are those that the check applies to; an empty tuple means every dtype.
+    ``judges`` is what the check judges in place of the target, empty if it judges the target.
     """
 
     profile: Profile
@@ -47,6 +48,7 @@ class Check(Clause):
     since: str = FIRST_VERSION
     until: str | None = None
     dtypes: tuple[str, ...] = ()
+    judges: str = ""
 
     @property
     def area(self) -> str:

@@ -17,6 +17,9 @@ _T = TypeVar("_T")
 #: The first parts of the ids.
 OPERATIONS, BLOCKS, SETTINGS, FAULTS = "ops", "blocks", "settings", "faults"
 
+#: The first part of the ids of checks on a user's own stage.
+STAGES = "stage"
+
 #: The most letters of a list of similar names in a message; if no name is similar, all names are listed.
 _NEAR = 200
 
@@ -31,6 +34,11 @@ FULL, SPLIT, FOUND = "full", "split", "found"
 
 #: The second parts of checks on operations that need no second device, each named after its oracle.
 LAYOUT, FINITE_DIFFERENCES, ADDITIVE = ORACLES = ("layout", "finite-differences", "additive")
+
+
+def is_on_named_stage(check: str) -> bool:
+    """Return whether the id is of a check on a user's own stage."""
+    return check.startswith(f"{STAGES}.")
 
 
 def named_in(check: str, area: str) -> str | None:

@@ -11,7 +11,7 @@ from .check import Judge, family
 _FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
 
 #: The modes and the stages for each: those on which the mode matters, and a plain one. Other settings that change
-#: numbers are tested on devices (:mod:`gradconform.contract.on_setting`).
+#: numbers are tested on devices (:mod:`gradconform.sources.settings`).
 _STAGES = {
     "eval": ("dropout", "batch-norm"),
     "autocast": ("mlp", "linear-3d"),

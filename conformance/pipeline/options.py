@@ -7,7 +7,7 @@ from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gradconform.user_input.option_help import DEFAULT_SEED, RUN_OPTION_HELP
+from gradconform.user_input.option_help import DEFAULT_SEED, RUN_OPTIONS
 from gradconform.user_input.values import STEP_PROFILES, SelectionError
 
 from .cases import word_of
@@ -95,7 +95,7 @@ class PipelineOptions:
 
 def _flag(name: str) -> str:
     """Return the name of an option on the command line."""
-    known = RUN_OPTION_HELP.get(name)
+    known = next((one for one in RUN_OPTIONS if one.name == name), None)
     return known.flag if known else f"--{name.replace('_', '-')}"
 
 

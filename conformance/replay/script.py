@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 
 from gradconform.contract.check import Check
-from gradconform.contract.on_fault import FaultCheck
-from gradconform.contract.on_oracle import OracleCheck
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
 from gradconform.exits import UsageError
@@ -113,11 +111,8 @@ class Replayed:
         return True
 
     def _refuse(self) -> None:
-        if isinstance(self.check, FaultCheck):
-            msg = f"--script: {self.check.id} judges a fault of the kit, not an implementation; omit --script"
-            raise ScriptError(msg)
-        if isinstance(self.check, OracleCheck):
-            msg = f"--script: {self.check.id} judges the device, not an implementation; omit --script"
+        if self.check.judges:
+            msg = f"--script: {self.check.id} judges {self.check.judges}, not an implementation; omit --script"
             raise ScriptError(msg)
         without = beyond(self.check, self.target.capabilities, self.device_name)
         if without:

@@ -13,8 +13,8 @@ from gradconform.devices.probe import hidden_by
 from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
-from gradconform.run.extra_check_options import options_selecting
 from gradconform.run.options import RunOptions
+from gradconform.run.sources import options_selecting
 from gradconform.text.counts import count
 from gradconform.torch_releases.tested import untested
 

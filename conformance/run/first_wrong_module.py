@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradconform.adapter import Adapter
 from gradconform.contract.check import Check
-from gradconform.contract.on_stage import is_named
+from gradconform.contract.extra_ids import is_on_named_stage
 from gradconform.drive.boundaries import Boundaries, Call, WatchedMaterials
 from gradconform.drive.driver import drive
 from gradconform.judge.finding import Finding
@@ -53,7 +53,7 @@ class FirstWrongModules:
     def annotate(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the module in which they begin, if the boundaries show one."""
         of_values = [one for one in findings if one.kind in _OF_VALUES]
-        if not is_named(check) or trial.chain or not of_values:
+        if not is_on_named_stage(check.id) or trial.chain or not of_values:
             return findings
         wrong = frozenset(one.where for one in of_values if one.sort == "parameter gradient")
         key = (trial.stages[0].name, trial.program, alike(of_values[0].to_dict()), wrong)

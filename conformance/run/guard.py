@@ -21,7 +21,8 @@ from gradconform.tolerance import overridden, tolerances_as_shipped
 from gradconform.trial.trial import Trial
 
 from .canaries import BACKWARDS, UNCHANGED, disbelief
-from .runner import Runner, one_thread
+from .judging import one_thread
+from .runner import Runner
 
 #: The process is examined again after this many checks.
 EVERY = 250

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gradconform.contract.check import Check
-from gradconform.contract.on_stage import is_named
+from gradconform.contract.extra_ids import is_on_named_stage
 from gradconform.contract.space.reset import non_default_values, reset_value
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge.finding import Finding
@@ -96,7 +96,7 @@ class SmallestModules:
 
         They are unchanged if that is the whole stage.
         """
-        if not is_named(check) or not findings or trial.chain:
+        if not is_on_named_stage(check.id) or not findings or trial.chain:
             return findings
         return [self._with_piece(check, trial, finding) for finding in worst_first(findings)]
 

@@ -2,25 +2,24 @@
 
 The command ``gradconform run``, pytest's ``--gradconform-…``, :func:`gradconform.check_stage_backward`, the header of a
 run's records and its report all use the fields of :class:`RunOptions`. So do ``--resume``, ``replay`` and worker
-processes. A new option is a field there, plus its effect. Nothing here imports torch.
+processes. The options of every run are fields of :class:`CoreOptions`; a source of checks adds its own. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
 
-import os
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradconform.contract.extra_ids import NONE
 from gradconform.contract.frozen import version_named
 from gradconform.contract.shard import Shard
 from gradconform.devices.flags import flags_named
-from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
+from gradconform.user_input.option import Changes, Option, names_of, path_of
 from gradconform.user_input.values import (
     Profile,
     SelectionError,
-    Sizes,
     count_read,
     max_crashes_named,
     nearest,
@@ -28,76 +27,19 @@ from gradconform.user_input.values import (
     profile_named,
     seed_named,
     seed_read,
-    sizes_named,
 )
 
-#: The effect of an option: on the findings of a check, on the selected checks, or on the use of their results.
-Changes = Literal["results", "plan", "verdict"]
+from .sources import SOURCES, all_options
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-@dataclass(frozen=True, kw_only=True)
-class Option(OptionHelp):
-    """One option and its conversions. ``read`` takes the typed text, ``check`` a value in any form.
-
-    ``check`` returns the value as :class:`RunOptions` holds it, and ``written`` that value as JSON has it.
-    """
-
-    changes: Changes = "results"
-    read: Callable[[str], Any] = str
-    check: Callable[[Any], Any]
-    written: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
-
-    def refuse_foreign(self, value: Any) -> None:
-        """Raise ``SelectionError`` for a JSON value that this option never writes, whatever its content."""
-        if self.kind in {"several", "paths"}:
-            fits, expected = isinstance(value, list) and all(isinstance(one, str) for one in value), "a list of strings"
-        else:
-            fits, expected = value is None or isinstance(value, (str, int, float)), "a string, a number or null"
-        if not fits:
-            msg = f"{self.name}: expected {expected}, got {value!r}"
-            raise SelectionError(msg)
-
-    def words(self, value: Any) -> Iterator[str]:
-        """Yield the command-line words for ``value``."""
-        if self.kind == "switch":
-            yield from [self.flag] if value else []
-        else:
-            reported = value if isinstance(value, tuple) else [value]
-            yield from [word for one in reported if one is not None for word in (self.flag, str(one))]
-
-
-def _several(given: Any) -> tuple[str, ...]:
-    """Return the names from a single one or a sequence; duplicates count once."""
-    alone = isinstance(given, str) or not isinstance(given, Iterable)
-    return tuple(dict.fromkeys(str(one).removeprefix("torch.") for one in ([given] if alone else given)))
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _flags(given: Mapping[str, str] | Iterable[str] | str) -> tuple[str, ...]:
-    flags = flags_named(given if isinstance(given, Mapping) else _several(given))
+    flags = flags_named(given if isinstance(given, Mapping) else names_of(given))
     return tuple(f"{name}={value}" for name, value in flags.items())
-
-
-def _objects(given: Any) -> tuple[Any, ...]:
-    """Return names or paths, and objects; an object is stored unchanged."""
-    alone = isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable)
-    several = [given] if alone else given
-    return tuple(dict.fromkeys(os.fspath(one) if isinstance(one, (str, os.PathLike)) else one for one in several))
-
-
-def _names(several: Any) -> list[str]:
-    return [one if isinstance(one, str) else str(one.name) for one in several]
-
-
-def _path(given: Any) -> str:
-    try:
-        return os.fspath(given)  # type: ignore[no-any-return] # no caller passes a path of bytes
-    except TypeError as error:
-        msg = f"expected the path of a file, got {given!r}"
-        raise SelectionError(msg) from error
-
-
-def _paths(given: Any) -> tuple[str, ...]:
-    return tuple(map(_path, _objects(given)))
 
 
 def _shard(given: Any) -> Shard | None:
@@ -108,35 +50,17 @@ def _shard_written(shard: Shard | None) -> str | None:
     return None if shard is None else str(shard)
 
 
-def _switch(given: Any) -> bool:
-    if not isinstance(given, bool):
-        msg = f"expected True or False, got {given!r}"
-        raise SelectionError(msg)
-    return given
+_ALL = all_options()
 
 
-def _faults(given: Any) -> tuple[str, ...]:
-    """Return the names of faults; ``none`` alone means no faults."""
-    names = _several(given)
-    return () if names == (NONE,) else names
-
-
-_CHECKS: Mapping[Kind, Callable[[Any], Any]] = {"several": _several, "paths": _paths, "switch": _switch}
-
-
-def _option(name: str, **done: Any) -> Any:
-    """Return the field of an option that has words, with its conversions."""
-    words = RUN_OPTION_HELP[name]
-    return field(default=words.default, metadata={"check": _CHECKS.get(words.kind, _as_it_is)} | done)
-
-
-def _as_it_is(given: Any) -> Any:
-    return given
+def _option(name: str, **conversions: Any) -> Any:
+    """Return the field of an option that has help, with its conversions."""
+    return field(default=_ALL[name].default, metadata=conversions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """The options of a run, checked at creation from any source; None means the default.
+class CoreOptions:
+    """The options of every run, checked at creation from any source; None means the default.
 
     Devices, dtypes and patterns are checked when the run is created, because that needs the devices and the contract.
     """
@@ -158,20 +82,11 @@ class RunOptions:
     probe: bool = _option("probe")
     require_device_execution: float | None = _option("require_device_execution", check=percentage_named)
     max_crashes: int = _option("max_crashes", changes="plan", read=count_read, check=max_crashes_named)
-    schedule: tuple[Any, ...] = _option("schedule", changes="plan", check=_objects, written=_names)
-    stage: tuple[Any, ...] = _option("stage", check=_objects, written=_names)
-    operation: tuple[str, ...] = _option("operation")
-    oracle: tuple[str, ...] = _option("oracle")
-    block: tuple[str, ...] = _option("block")
-    sizes: Sizes = _option("sizes", check=sizes_named)  # noqa: RUF009 (it returns a field)
-    setting: tuple[str, ...] = _option("setting")
-    fault: tuple[str, ...] = _option("fault", check=_faults)
     with_contract: bool = _option("with_contract")
     shard: Shard | None = _option(  # noqa: RUF009 (it returns a field)
         "shard", changes="plan", read=Shard.parse, check=_shard, written=_shard_written
     )
-    plan: str | None = _option("plan", changes="plan", check=_path)
-    waivers: str | None = _option("waivers", changes="verdict", check=_path)
+    waivers: str | None = _option("waivers", changes="verdict", check=path_of)
 
     def __post_init__(self) -> None:
         """Check every value, and store it in one form."""
@@ -180,7 +95,7 @@ class RunOptions:
             object.__setattr__(self, name, option.default if given is None else option.check(given))
 
     @classmethod
-    def of(cls, target: object, **given: Any) -> RunOptions:
+    def of(cls, target: object, **given: Any) -> Self:
         """Return the options for ``target`` with the given values, in any form that a user may use.
 
         Raises :class:`~gradconform.user_input.values.SelectionError` and
@@ -193,7 +108,7 @@ class RunOptions:
             raise TypeError(msg)
         return cls(target=target, **given)
 
-    def but(self, **given: Any) -> RunOptions:
+    def but(self, **given: Any) -> Self:
         """Return these options with the given values replaced."""
         return replace(self, **given)
 
@@ -205,7 +120,7 @@ class RunOptions:
         return {name: option.written(getattr(self, name)) for name, option in OPTIONS.items()}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunOptions:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the options that :meth:`to_json` wrote.
 
         Raises ``ValueError`` if one is missing or unknown, or has an invalid value.
@@ -220,6 +135,18 @@ class RunOptions:
             option.refuse_foreign(values[name])
         return cls(**values)
 
+    @property
+    def replaces_the_contract(self) -> bool:
+        """Whether an option selects checks of a source, which replace the contract."""
+        return any(getattr(self, option.name) for option in OPTIONS.values() if option.selects)
+
+    def naming_files(self) -> Iterator[object]:
+        """Yield the values that name a file which the run loads, or an object in one."""
+        for option in OPTIONS.values():
+            if option.loads_files:
+                given = getattr(self, option.name)
+                yield from given if isinstance(given, tuple) else [given]
+
     def words(self, changes: Changes) -> list[str]:
         """Return the command-line words for those options of one kind that are not the default."""
         found = ((option, getattr(self, name)) for name, option in OPTIONS.items() if name != "target")
@@ -228,6 +155,48 @@ class RunOptions:
 
 
 #: Every option by the name of its field, in the order in which help shows them.
-OPTIONS: Mapping[str, Option] = {
-    one.name: Option(**asdict(RUN_OPTION_HELP[one.name]), **one.metadata) for one in fields(RunOptions)
+OPTIONS: Mapping[str, Option] = _ALL | {
+    one.name: replace(_ALL[one.name], **one.metadata) for one in fields(CoreOptions)
 }
+
+if TYPE_CHECKING:
+
+    class RunOptions(CoreOptions):
+        """The options of every run, and those of all sources of checks, each by its name."""
+
+        def __init__(self, **given: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: D105 (the class says it)
+
+else:
+    RunOptions = make_dataclass(
+        "RunOptions",
+        [(one.name, Any, field(default=one.default)) for source in SOURCES.values() for one in source.options],
+        bases=(CoreOptions,),
+        namespace={
+            "__doc__": "The options of every run, and those of all sources of checks, each by its name.",
+            "__module__": __name__,
+        },
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
+
+
+def accepts_run_options(*, unset: bool = False) -> Callable[[_F], _F]:
+    """Give a function that takes ``target`` and ``**options`` the signature with every option of a run.
+
+    Each has its default, or None if ``unset``, for a function where other places may set an option.
+    """
+
+    def signed(function: _F) -> _F:
+        target, *others = OPTIONS.values()
+        first = inspect.signature(function).parameters[target.name]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        rest = (inspect.Parameter(one.name, kind, default=None if unset else one.default) for one in others)
+        vars(function)["__signature__"] = inspect.Signature(
+            [first, *rest], return_annotation=inspect.signature(function).return_annotation
+        )
+        return function
+
+    return signed

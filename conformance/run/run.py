@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gradconform.adapter import is_option
-from gradconform.contract import checks_of, on_block, on_fault, on_operation, on_oracle, on_setting
-from gradconform.contract.check import Check
-from gradconform.contract.on_fault import FaultCheck
-from gradconform.contract.on_oracle import OracleCheck
-from gradconform.contract.on_stage import select_checks
-from gradconform.contract.plan import Given, Item, Plan, check_of, make_plan, schedules_of
-from gradconform.contract.shard import Shard
+from gradconform.contract import checks_of
+from gradconform.contract.plan import Item, Plan, make_plan
 from gradconform.devices.choice import Choice, choose
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
-from gradconform.devices.names import Dtype
 from gradconform.devices.prepared import device_here, ready
 from gradconform.devices.probe import Probe
 from gradconform.drive.reference64 import OracleCache
 from gradconform.files.records import Header, header_of
-from gradconform.fixtures.operations.measured import MeasuredError, to_json
-from gradconform.named_stages.named import Given as GivenStage
-from gradconform.named_stages.named import described, stages_of
 from gradconform.process.imports import objects_frozen
 from gradconform.results import Place, Report, Result, now
 from gradconform.target.resolve import Target, resolve
 from gradconform.trial.trial import Trial
-from gradconform.user_input.values import Profile, SelectionError, Sizes
-from gradconform.version import CONTRACT_VERSION
 from gradconform.waivers.waiver import Waivers, read_waivers, refuse_unknown_checks
 
 from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
-from .known_faults import KnownFaults
-from .loaded_files import loaded_files
-from .operation_oracles import OperationOracles
-from .options import RunOptions
-from .plan_file import PlanFileError, plan_file
-from .runner import Runner, one_thread
+from .judging import Engine, judged, one_thread
+from .options import RunOptions, accepts_run_options
+from .runner import Runner
+from .selection import checks_module, selection_of
 from .skip_lists import withheld_from
 
-_SEEDS = 2**63 - 1  # the loss's target is drawn from the next one
+#: Folders of installed packages. The versions of packages are in the report's environment.
+_INSTALLED = {"site-packages", "dist-packages"}
 
 #: Why a device cannot run some checks, by its probe.
 _ENDS = "plain autograd on this device ends the process where a backward raises, so no check lets one raise"
@@ -87,9 +79,10 @@ class Run:
         self.choice = choice or choose(options.device, options.dtype, plugins=options.device_plugins, flags=self.flags)
         if choice is None:
             ready(self.choice, self.flags)
-        manifest, self._extra, self.measured = _checks_of(options, measured)
+        selection = selection_of(options, measured)
+        self._sources, self._extra, self.measured = selection.sources, selection.lines, selection.measured
         self.plan: Plan = make_plan(
-            manifest,
+            selection.checks,
             profile=options.profile,
             include=options.checks,
             exclude=options.exclude_checks,
@@ -104,8 +97,7 @@ class Run:
         self.guard.target_imported()
         self.waivers = None if options.waivers is None else self._waivers(options.waivers)
         self._diagnose, self._oracles = diagnose, oracles
-        self._runners: dict[tuple[str, str], Runner] = {}
-        self._known_faults: dict[tuple[str, str], KnownFaults] = {}
+        self._engines: dict[tuple[str, str, str], Engine] = {}
         #: Whether failures of planned rows are examined by additional trials.
         self.puts_back = diagnose
 
@@ -126,33 +118,34 @@ class Run:
         return result if self.waivers is None else self.waivers.apply(result)
 
     def _result(self, item: Item, device: torch.device) -> Result:
-        key, dtype = (item.device, item.dtype), dtype_named(item.dtype)
-        if isinstance(item.check, FaultCheck):
-            if key not in self._known_faults:
-                self._known_faults[key] = KnownFaults(device, dtype, self.options.seed)
-            return self._known_faults[key].run(item.check)
-        if isinstance(item.check, OracleCheck):
-            return OperationOracles(device, dtype, self.options.seed).run(item.check)
-        if key not in self._runners:
-            self._runners[key] = Runner(
-                self.target,
-                device=device,
-                dtype=dtype,
-                seed=self.options.seed,
-                probe=self.options.probe or self.options.profile == "full",
-                diagnose=self._diagnose,
-                oracles=self._oracles,
-                require_device_execution=self.options.require_device_execution,
-                readers=self._readers(key),
-            )
-        self._runners[key].puts_back = self.puts_back
-        return self._runners[key].run(item.check)
+        """Judge an item by the target's runner, or by the engine of a source that judges something else."""
+        source = self._sources[item.check.id] if item.check.judges else ""
+        key = (source, item.device, item.dtype)
+        if key not in self._engines:
+            make = partial(checks_module(source).engine, self.options) if source else partial(self._runner, key[1:])
+            self._engines[key] = make(device, dtype_named(item.dtype))
+        engine = self._engines[key]
+        if isinstance(engine, Runner):
+            engine.puts_back = self.puts_back
+        return judged(engine, item.check)
+
+    def _runner(self, cell: tuple[str, str], device: torch.device, dtype: torch.dtype) -> Runner:
+        return Runner(
+            self.target,
+            device=device,
+            dtype=dtype,
+            seed=self.options.seed,
+            probe=self.options.probe or self.options.profile == "full",
+            diagnose=self._diagnose,
+            oracles=self._oracles,
+            require_device_execution=self.options.require_device_execution,
+            readers=self._readers(cell),
+        )
 
     def _readers(self, cell: tuple[str, str]) -> Counter[Trial]:
-        """Return how many checks on a device in a dtype read each trial."""
-        own = [item.check for item in self.plan.items if (item.device, item.dtype) == cell]
-        read = [check for check in own if not isinstance(check, (FaultCheck, OracleCheck))]
-        return Counter(trial for check in read for trial in check.trials)
+        """Return how many checks of the target on a device in a dtype read each trial."""
+        own = (item.check for item in self.plan.items if (item.device, item.dtype) == cell)
+        return Counter(trial for check in own if not check.judges for trial in check.trials)
 
     def _waivers(self, path: str) -> Waivers:
         """Return the waivers as this run applies them; refuse those of unknown checks."""
@@ -196,7 +189,7 @@ class Run:
 
     def header(self) -> Header:
         """Return the header of this run's records."""
-        return header_of(self.empty_report(), tuple(self._items), self.measured, loaded_files(self.options))
+        return header_of(self.empty_report(), tuple(self._items), self.measured, _loaded_files(self.options))
 
     def run(
         self,
@@ -242,99 +235,8 @@ class Run:
         return item.check.result(item.device, item.dtype, status="not_run", level=level, unclaimed=unmet)
 
 
-def _checks_of(
-    options: RunOptions, measured: Mapping[str, Any] | None
-) -> tuple[Mapping[str, Check], tuple[str, ...], Mapping[str, Any]]:
-    """Return the checks of a run by id, the subject of extra checks, and the plan's measurements as JSON values.
-
-    ``measured`` has the measurements of another process of the run.
-    """
-    found: Mapping[str, Any] = {}
-    schedules, stages = schedules_of(options.schedule), stages_of(options.stage)
-    extra = [f"{one.name}: {one.size}" for one in schedules.values()]
-    own = [] if stages else [check_of(name, found) for name, found in schedules.items()]
-    for name, case in stages.items():
-        selected = select_checks(case, schedules or None, options.contract)
-        own += selected.checks
-        extra.append(f"{name}: {described(case, selected.left_out)}")
-    if options.operation:
-        of_operations = _on_operations(options, measured)
-        found = to_json(of_operations.outcomes)
-        own += of_operations.checks
-        extra.append(f"operations: {of_operations.description}")
-        if options.oracle:
-            by_oracles = on_oracle.select_checks(options.oracle, of_operations)
-            own += by_oracles.checks
-            extra.append(f"oracles: {by_oracles.description}")
-    elif options.oracle:
-        msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
-        raise SelectionError(msg)
-    if options.block:
-        of_blocks = on_block.select_checks(options.block, options.sizes)
-        own += of_blocks.checks
-        extra.append(f"blocks: {of_blocks.description}")
-    if options.setting:
-        under = on_setting.select_checks(options.setting)
-        own += under.checks
-        extra.append(f"settings: {under.description}")
-    if options.fault:
-        known = on_fault.select_checks(options.fault, checks_of(options.contract))
-        own += known.checks
-        extra.append(f"known faults: {known.description}")
-    named = any((options.schedule, options.stage, options.operation, options.block, options.setting, options.fault))
-    if named and not own:
-        msg = f"no selected part can be judged: {'; '.join(extra)}"
-        raise SelectionError(msg)
-    contract = checks_of(options.contract) if options.with_contract or not named else {}
-    return {**contract, **{check.id: check for check in own}}, tuple(extra), found
-
-
-def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> on_operation.OnOperations:
-    """Return the checks on operations; results not in ``measured`` are read from the plan file, or measured."""
-    if measured is not None:
-        return on_operation.select_checks(options.operation, options.profile, measured)
-    with plan_file(options.plan, options.profile) as file:
-        try:
-            selected = on_operation.select_checks(options.operation, options.profile, file.known)
-        except MeasuredError as error:
-            if options.plan is not None:
-                msg = f"--plan {options.plan}: {error}"
-                raise PlanFileError(msg) from error
-            selected = on_operation.select_checks(options.operation, options.profile)
-        file.keep(to_json(selected.outcomes))
-    return selected
-
-
-def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
-    target: object,
-    *,
-    device: str | torch.device | Sequence[str | torch.device] = "cpu",
-    device_plugins: Sequence[str] | str = (),
-    dtype: Dtype | Sequence[Dtype] = "float32",
-    flags: Mapping[str, str] | Sequence[str] | str = (),
-    contract: str = CONTRACT_VERSION,
-    profile: Profile = "standard",
-    checks: Sequence[str] | str | None = None,
-    exclude_checks: Sequence[str] | str = (),
-    skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] = (),
-    seed: int | None = None,
-    strict: bool = False,
-    probe: bool = False,
-    require_device_execution: float | None = None,
-    max_crashes: int = 20,
-    schedule: Given | Sequence[Given] = (),
-    stage: GivenStage | Sequence[GivenStage] = (),
-    operation: Sequence[str] | str = (),
-    oracle: Sequence[str] | str = (),
-    block: Sequence[str] | str = (),
-    sizes: Sizes = "small",
-    setting: Sequence[str] | str = (),
-    fault: Sequence[str] | str = (),
-    with_contract: bool = False,
-    shard: Shard | str | None = None,
-    plan: str | os.PathLike[str] | None = None,
-    waivers: str | os.PathLike[str] | None = None,
-) -> Report:
+@accepts_run_options()
+def check_stage_backward(target: object, **options: Any) -> Report:
     """Return the report of the contract run against ``target``; a target that does not conform raises nothing.
 
     ``target`` is anything that ``gradconform run`` takes, or an object: an adapter, or a namespace with torch's
@@ -362,7 +264,7 @@ def check_stage_backward(  # noqa: PLR0913 (these are the options of a run)
     Raises ``ValueError`` for an unknown target, device, dtype, version, profile or pattern, and for a schedule that is
     not complete or can never run.
     """
-    return Run(RunOptions.of(**locals())).run()  # locals: the arguments, each named after its option
+    return Run(RunOptions.of(target, **options)).run()
 
 
 def _left_out(item: Item, probe: Probe | None) -> Result | None:
@@ -381,3 +283,53 @@ def _left_out(item: Item, probe: Probe | None) -> Result | None:
 
 def _replaces_data(trial: Trial) -> bool:
     return any(action.kind == "replace" for action in trial.actions)
+
+
+def _loaded_files(options: RunOptions) -> dict[str, str]:
+    """Return the SHA-256 of each file that a run loads, by its path from the current folder.
+
+    These are the files that options name (target, stages, schedules, lists of operations, device plugins), and the
+    modules imported from the folders of these.
+    """
+    named = list(_named(options))
+    folders = {path.parent for path in named if path.suffix == ".py" and _INSTALLED.isdisjoint(path.parts)}
+    found = {*named, *_imported_from(folders)}
+    return {_shown(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(found) if path.is_file()}
+
+
+def _named(options: RunOptions) -> Iterator[Path]:
+    for one in options.naming_files():
+        for text in (one, one.partition(":")[0]) if isinstance(one, str) else ():
+            if Path(text).is_file():
+                yield Path(text).resolve()
+                break
+    for module in options.device_plugins:
+        origin = _origin(module)
+        if origin is not None:
+            yield origin
+
+
+def _origin(module: str) -> Path | None:
+    """Return the file of a module; None where it has none, or cannot be found."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    if loaded is None:
+        try:
+            spec = importlib.util.find_spec(module)
+        except (ImportError, ValueError, AttributeError):  # the run has already reported its error
+            return None
+        loaded = None if spec is None else spec.origin
+    return Path(loaded).resolve() if loaded and Path(loaded).is_file() else None
+
+
+def _imported_from(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of modules in ``folders``; each folder of the many modules is resolved once."""
+    known, resolved = {str(folder) for folder in folders}, cache(os.path.realpath)
+    for module in list(sys.modules.values()) if known else ():
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and resolved(os.path.dirname(file)) in known:  # noqa: PTH120 (a path object for each module would dominate the time)
+            yield Path(file).resolve()
+
+
+def _shown(path: Path) -> str:
+    here = Path.cwd()
+    return Path(os.path.relpath(path, here)).as_posix() if path.is_relative_to(here) else path.as_posix()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,18 +18,17 @@ from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.main_grad import NotClearedError
-from gradconform.drive.observation import AS_BEFORE, Observation, Raised
+from gradconform.drive.observation import AS_BEFORE, Observation
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, agree
 from gradconform.judge.finding import Finding, RefusedError, error_ratios_in, findings_in
 from gradconform.judge.state import same_bits
-from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
+from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.results import Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
-from gradconform.text.escaping import shortened
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
@@ -41,6 +37,7 @@ from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
 from .first_wrong_module import FirstWrongModules
+from .judging import exhausted, judged, one_thread
 from .measurements import Measurements
 from .narrowing import NeededValues, SmallestModules
 from .preflight import preflight, unmet_claims
@@ -51,20 +48,6 @@ _CHANCES = 5
 
 #: How many trials keep their evidence, for the next check that reads them.
 KEPT = 64
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread, so that sums have one order on every machine and worker; restored afterwards."""
-    threads = torch.get_num_threads()
-    if threads == 1:  # setting it takes longer than a small check
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class TargetRefusedError(RefusedError):
@@ -115,54 +98,37 @@ class Runner:
         self.puts_back = diagnose
 
     def run(self, check: Check) -> Result:
-        """Return the verdict on one check. The target's errors are never raised, only a person's ctrl-C."""
-        with interrupts_seen():
-            return self._judged(check)
+        """Return the result of one check. The target's errors are never raised, only a person's ctrl-C."""
+        return judged(self, check)
 
-    def _judged(self, check: Check) -> Result:
-        started = time.perf_counter()
-        measured = Measurements()
-        try:
-            with one_thread(), tolerances_of(self._tolerances):
-                values = self._values(check, measured)
-        except RefusedError as error:
-            values = self._refused(check, error)
-        except UnsupportedError as error:
-            values = {"status": "unsupported", "message": f"not supported: {error}"}
-        except AdapterMistakeError as error:
-            text = (
-                f"the kit's adapter of {self.target.name} is wrong, and the implementation not charged with it: {error}"
-            )
-            values = {"status": "error", "kind": "adapter", "message": text}
-        except WatchError as error:
-            text = f"{error}; neither {self.target.name} nor {self.device} is charged with it"
-            values = {"status": "error", "kind": "kit", "message": text}
-        except OracleError as error:
-            text = f"plain autograd on this device raised {error}"
-            values = {"status": "unsupported", "kind": "environment", "message": text, **_exhausted(error.raised)}
-        except DeviceFaultError as error:
-            values = _device_fault(check, error)
-        except DeviceLostError as error:
-            text = f"{self.device} failed: {error}"
-            values = {"status": "error", "kind": "environment", "message": text, **_exhausted(error.raised)}
-        except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
-            pass_on_an_interrupt(error)
-            text = "".join(traceback.format_exception(error)[-3:]).strip()
-            lost = not self._oracle.answers
-            values = {
-                "status": "error",
-                "kind": "environment" if lost else "kit",
-                "message": f"{self.device} failed: {error}" if lost else f"the kit failed: {text}",
-                **_exhausted(Raised.of(error)),
-            }
-        values = {**_exhausted(*(finding.raised for finding in values.get("findings", ()))), **values}
-        if "message" in values:
-            values["message"] = shortened(values["message"])
-        taken = round(time.perf_counter() - started, 6)
-        dtype = str(self.dtype).removeprefix("torch.")
-        return check.result(str(self.device), dtype, duration_s=taken, **measured.values(), **values)
+    @property
+    def answers(self) -> bool:
+        """Whether the device still computes."""
+        return self._oracle.answers
 
-    def _values(self, check: Check, measured: Measurements) -> dict[str, Any]:
+    def verdict_on(self, check: Check, error: BaseException) -> dict[str, Any] | None:
+        """Return the verdict on a check that raised an error of the target, the device or an adapter; else None."""
+        if isinstance(error, RefusedError):
+            return self._refused(check, error)
+        if isinstance(error, DeviceFaultError):
+            return _device_fault(check, error)
+        return next((values for kind, values in self._explanations(error) if isinstance(error, kind)), None)
+
+    def _explanations(self, error: BaseException) -> Iterator[tuple[type[BaseException], dict[str, Any]]]:
+        """Yield the kinds of errors that are nobody's mistake in computing, each with the verdict on its check."""
+        memory = exhausted(getattr(error, "raised", None))
+        yield UnsupportedError, {"status": "unsupported", "message": f"not supported: {error}"}
+        wrong = f"the kit's adapter of {self.target.name} is wrong, and the implementation not charged with it: {error}"
+        yield AdapterMistakeError, {"status": "error", "kind": "adapter", "message": wrong}
+        watched = f"{error}; neither {self.target.name} nor {self.device} is charged with it"
+        yield WatchError, {"status": "error", "kind": "kit", "message": watched}
+        plain = f"plain autograd on this device raised {error}"
+        yield OracleError, {"status": "unsupported", "kind": "environment", "message": plain, **memory}
+        lost = f"{self.device} failed: {error}"
+        yield DeviceLostError, {"status": "error", "kind": "environment", "message": lost, **memory}
+
+    def values(self, check: Check, measured: Measurements) -> dict[str, Any]:
+        """Return the verdict on a check by its trials, as fields of its result."""
         unmet = self._unmet(check)
         if unmet and not self.probe:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
@@ -445,11 +411,6 @@ def _log_may_matter(plain: Observation, found: Observation) -> bool:
 def _takes_more(found: Observation, plain: Observation) -> bool:
     """Return whether an implementation used more memory of the device than plain autograd."""
     return found.peak is not None and plain.peak is not None and found.peak > plain.peak
-
-
-def _exhausted(*raised: Raised | None) -> dict[str, str]:
-    """Return the result field for exhausted memory, if one of ``raised`` reports it."""
-    return next(({"exhausted": str(one)} for one in raised if one is not None and one.memory), {})
 
 
 def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeVar, cast
 import pytest
 
 from gradconform import tolerance
-from gradconform.contract.on_stage import select_checks
 from gradconform.contract.plan import Item
 from gradconform.devices.choice import Choice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
@@ -21,6 +20,7 @@ from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
+from gradconform.sources.stages.checks import select_checks
 from gradconform.target.resolve import registered_targets
 from gradconform.user_input.values import PROFILES, SelectionError
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradconform.user_input.option_help import RUN_OPTION_HELP, Kind, OptionHelp
+from gradconform.run.sources import all_options
+from gradconform.user_input.option import Kind, Option
 
 if TYPE_CHECKING:
     from .contract_run import ContractRun
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class PluginOption:
     """An option with its three names in pytest: on the command line, in the ini file and in the environment."""
 
-    option: OptionHelp
+    option: Option
 
     @property
     def flag(self) -> str:
@@ -48,9 +49,9 @@ class PluginOption:
 OPTIONS = tuple(
     PluginOption(option)
     for option in (
-        *RUN_OPTION_HELP.values(),
-        OptionHelp(name="json", metavar="PATH", help="write the report to PATH as JSON"),
-        OptionHelp(
+        *all_options().values(),
+        Option(name="json", metavar="PATH", help="write the report to PATH as JSON"),
+        Option(
             name="ndjson",
             metavar="PATH",
             help="append each result of --gradconform TARGET to PATH as it arrives; "

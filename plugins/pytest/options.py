@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
-from gradconform.run.options import RunOptions
+from gradconform.run.options import RunOptions, accepts_run_options
 from gradconform.user_input.values import switch_read
 
 from .option_names import MARKER, OPTIONS, PluginOption
-
-if TYPE_CHECKING:
-    import torch
-
-    from gradconform.contract.plan import Given
-    from gradconform.contract.shard import Shard
-    from gradconform.devices.names import Dtype
-    from gradconform.named_stages.named import Given as GivenStage
-    from gradconform.user_input.values import Profile, Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,36 +138,8 @@ def refuse_unwritable(path: Path, records: Path | None) -> None:
         raise pytest.UsageError(msg) from error
 
 
-def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
-    target: object = None,
-    *,
-    device: str | torch.device | Sequence[str | torch.device] | None = None,
-    device_plugins: Sequence[str] | str | None = None,
-    dtype: Dtype | Sequence[Dtype] | None = None,
-    flags: Mapping[str, str] | Sequence[str] | str | None = None,
-    contract: str | None = None,
-    profile: Profile | None = None,
-    checks: Sequence[str] | str | None = None,
-    exclude_checks: Sequence[str] | str | None = None,
-    skip_operations: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
-    seed: int | None = None,
-    strict: bool | None = None,
-    probe: bool | None = None,
-    require_device_execution: float | None = None,
-    max_crashes: int | None = None,
-    schedule: Given | Sequence[Given] | None = None,
-    stage: GivenStage | Sequence[GivenStage] | None = None,
-    operation: Sequence[str] | str | None = None,
-    oracle: Sequence[str] | str | None = None,
-    block: Sequence[str] | str | None = None,
-    sizes: Sizes | None = None,
-    setting: Sequence[str] | str | None = None,
-    fault: Sequence[str] | str | None = None,
-    with_contract: bool | None = None,
-    shard: Shard | str | None = None,
-    plan: str | os.PathLike[str] | None = None,
-    waivers: str | os.PathLike[str] | None = None,
-) -> pytest.MarkDecorator:
+@accepts_run_options(unset=True)
+def parametrize_checks(target: object = None, **options: Any) -> pytest.MarkDecorator:
     """Run the decorated test once per check of the contract on ``target``, device and dtype.
 
     The test calls its argument ``check`` to run the check. The call raises an ``AssertionError`` with the kit's message
@@ -189,6 +152,6 @@ def parametrize_checks(  # noqa: PLR0913 (these are the options a user has)
         def test_conformance(check):
             check()
     """
-    given = {name: value for name, value in locals().items() if value is not None}
+    given = {name: value for name, value in {"target": target, **options}.items() if value is not None}
     decorator: pytest.MarkDecorator = getattr(pytest.mark, MARKER).with_args(**given)
     return decorator

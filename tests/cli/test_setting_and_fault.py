@@ -14,16 +14,17 @@ from torch import Tensor
 
 from gradconform import check_stage_backward
 from gradconform.contract import checks_of
-from gradconform.contract.on_fault import FaultCheck, select_checks
-from gradconform.contract.on_setting import SETTINGS
 from gradconform.devices import tensor_facts
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.reference import faults
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.reference.faults.alterations import each_input_grad, target
-from gradconform.run.known_faults import KnownFaults
+from gradconform.run.judging import judged
 from gradconform.run.runner import Runner
+from gradconform.sources.faults.checks import select_checks
+from gradconform.sources.faults.known_faults import FaultCheck, KnownFaults
+from gradconform.sources.settings.checks import SETTINGS
 from gradconform.target.resolve import resolve
 
 Command = Callable[..., Any]
@@ -110,7 +111,7 @@ def test_every_known_fault_is_found_on_the_cpu(command: Command) -> None:
 
 def test_a_known_fault_that_no_check_finds_is_a_kit_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     none = replace(faults.FAULTS["overwrite"], make=lambda: resolve("reference-split"))
-    monkeypatch.setattr("gradconform.contract.on_fault.FAULTS", {"overwrite": none})
+    monkeypatch.setattr("gradconform.sources.faults.checks.FAULTS", {"overwrite": none})
     done = command("run", "reference-split", "--fault", "overwrite", "--no-isolation")
     assert done.code == 3
     told = " ".join(done.out.split())
@@ -141,7 +142,7 @@ def test_a_fault_is_not_tried_if_the_device_lacks_the_feature_that_shows_it(
     (check,) = select_checks(["overwrite"], {**checks_of()}).checks
     monkeypatch.setitem(tensor_facts._WITHHELD, "cpu", frozenset(withheld))
     monkeypatch.setattr(device_of(torch.device("cpu")), "numerics", profile)
-    result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(replace(check, fault=none))
+    result = judged(KnownFaults(torch.device("cpu"), torch.float32, 20), replace(check, fault=none))
     assert (result.status, result.kind) == (("error", "kit") if told is None else ("unsupported", "environment"))
     assert told is None or told in result.message
 
@@ -157,8 +158,8 @@ def test_a_fault_is_unsupported_if_the_device_cannot_run_its_finder(monkeypatch:
                 return finder.result("cpu", "float32", status="passed")
             return finder.result("cpu", "float32", status="unsupported", kind="environment", message="no sparse tensor")
 
-    monkeypatch.setattr("gradconform.run.known_faults.Runner", Lacking)
-    result = KnownFaults(torch.device("cpu"), torch.float32, 20).run(check)
+    monkeypatch.setattr("gradconform.sources.faults.known_faults.Runner", Lacking)
+    result = judged(KnownFaults(torch.device("cpu"), torch.float32, 20), check)
     assert (result.status, result.kind) == ("unsupported", "environment")
     passed = ", ".join(finder.id for finder in check.finders[:-1])
     assert result.message == f"{lost}, which may find it, is unsupported here: no sparse tensor; it passed {passed}"

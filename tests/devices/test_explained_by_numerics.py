@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradconform.contract.on_operation import select_checks
 from gradconform.devices.device import device_of
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.numerics import measure_numerics
@@ -23,6 +22,7 @@ from gradconform.judge.accumulated_rounding import relative_errors, with_errors
 from gradconform.judge.device_precision import judged_with
 from gradconform.judge.device_trust import DeviceFaultError, DeviceTrust, spread_of
 from gradconform.judge.wrong_operation import Compared, operations_of
+from gradconform.sources.operations.selected import select_checks
 from gradconform.tolerance import FAR, Partials, Room, floor_factor, judge
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial

@@ -10,13 +10,13 @@ import torch
 
 from gradconform import check_stage_backward
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_block import memory_of, select_checks
 from gradconform.fixtures.blocks.size import LADDER, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.shown_traits import shown
 from gradconform.reference import split
 from gradconform.reference.variants import VARIANTS
 from gradconform.results import Report
+from gradconform.sources.blocks.checks import memory_of, select_checks
 
 Judge = Callable[..., Report]
 DTYPES = ("float32", "float64", "bfloat16", "float16")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from gradconform.contract.extra_ids import ALL
-from gradconform.contract.on_operation import select_checks, unlike_first
 from gradconform.fixtures.inputs import draw_arguments
 from gradconform.fixtures.operations.cases import Judgeable, judgeable
 from gradconform.fixtures.operations.entries import entries
 from gradconform.results import Report
+from gradconform.sources.operations.selected import select_checks, unlike_first
 
 Judge = Callable[..., Report]
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from gradconform.contract import on_operation
-from gradconform.contract.on_operation import select_checks
 from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
 from gradconform.run.options import RunOptions
-from gradconform.run.plan_file import PlanFileError, plan_file
 from gradconform.run.run import Run
+from gradconform.sources.operations import selected as on_operation
+from gradconform.sources.operations.plan_file import PlanFileError, plan_file
+from gradconform.sources.operations.selected import select_checks
 
 #: Imported by every worker before it plans. Whoever measures a sample there that was planned finds it unstable.
 UNSTABLE = """
 import os
-from gradconform.contract import on_operation
+from gradconform.sources.operations import selected as on_operation
 
 measured = on_operation.judgeable
 
@@ -196,7 +196,7 @@ def test_the_cache_stores_measurements_separately_for_each_profile(caches: Path)
 def test_a_cache_of_another_kit_is_not_read(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned(sin=1)
     assert caches.is_dir()
-    monkeypatch.setattr("gradconform.run.plan_file.kit_sha256", lambda: "another" * 4)
+    monkeypatch.setattr("gradconform.sources.operations.plan_file.kit_sha256", lambda: "another" * 4)
     assert planned() == {}
 
 

@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import OPERATIONS, chosen
+from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
 from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
 from gradconform.text.counts import count
 from gradconform.torch_releases.names import installed
 from gradconform.user_input.values import Profile
-
-from .check import Check
-from .extra_ids import OPERATIONS, chosen
-from .full_and_split import checks_on
 
 #: The number of samples of an entry per profile, chosen to differ as much as torch's list allows; None means all.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -11,9 +9,7 @@ from typing import Any
 import torch
 
 from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
-from gradconform.contract.on_oracle import OracleCheck
 from gradconform.coverage import NOTHING
-from gradconform.devices.device import device_of
 from gradconform.drive.oracle import Oracle
 from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
@@ -21,15 +17,13 @@ from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
 from gradconform.judge.oracle_result import OracleResult, together
-from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
-from gradconform.results import Result
+from gradconform.run import samples
+from gradconform.run.measurements import Measurements
 from gradconform.text.escaping import shortened
-from gradconform.tolerance import tolerances_of
 from gradconform.trial.materials import Materials
 from gradconform.trial.trial import Trial
 
-from . import samples
-from .runner import one_thread
+from .oracle_checks import OracleCheck
 
 #: The judge of a sample, by the name of the oracle.
 _JUDGES: Mapping[str, Callable[[Materials], OracleResult]] = MappingProxyType(
@@ -42,31 +36,30 @@ class OperationOracles:
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         """Store the device, dtype and seed."""
-        self._device, self._dtype, self._seed = device, dtype, seed
+        self.device, self.dtype, self._seed = device, dtype, seed
 
-    def run(self, check: OracleCheck) -> Result:
-        """Return the result: an error of the device if a sample is wrong, unsupported if no sample could be judged."""
-        started = time.perf_counter()
-        try:
-            with interrupts_seen(), one_thread(), tolerances_of(device_of(self._device).tolerances):
-                values = self._values(check)
-        except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
-            pass_on_an_interrupt(error)
-            text = "".join(traceback.format_exception(error)[-3:]).strip()
-            values = {"status": "error", "kind": "kit", "message": shortened(f"the kit failed: {text}")}
-        if values.get("status") in {"error", "unsupported"} and not Oracle(self._device).answers:
-            text = f"{self._device} failed: {values['message']}"
-            values = {"status": "error", "kind": "environment", "message": shortened(text)}
-        taken = round(time.perf_counter() - started, 6)
-        dtype = str(self._dtype).removeprefix("torch.")
-        return check.result(str(self._device), dtype, duration_s=taken, **values)
+    @property
+    def answers(self) -> bool:
+        """Whether the device still computes."""
+        return Oracle(self.device).answers
 
-    def _values(self, check: OracleCheck) -> dict[str, Any]:
+    def verdict_on(self, check: OracleCheck, error: BaseException) -> None:
+        """Return None: no error of these checks has a verdict of its own."""
+
+    def values(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
+        """Return the verdict: an error of the device if a sample is wrong, unsupported if none could be judged."""
+        del measured
+        values = self._verdict(check)
+        if values.get("status") in {"error", "unsupported"} and not self.answers:
+            return {"status": "error", "kind": "environment", "message": f"{self.device} failed: {values['message']}"}
+        return values
+
+    def _verdict(self, check: OracleCheck) -> dict[str, Any]:
         found: list[OracleResult] = []
         by_trial: list[tuple[Trial, list[Finding]]] = []
         raised: list[str] = []
         for trial in check.trials:
-            materials = Materials(trial, dtype=self._dtype, device=self._device, seed=self._seed)
+            materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self._seed)
             try:
                 found.append(_JUDGES[check.oracle](materials))
             except OperationError as error:
@@ -82,7 +75,7 @@ class OperationOracles:
         return {"oracle": oracle}
 
     def _wrong(self, findings: list[Finding]) -> dict[str, Any]:
-        place = f"{self._device} in {str(self._dtype).removeprefix('torch.')}"
+        place = f"{self.device} in {str(self.dtype).removeprefix('torch.')}"
         text = "\n".join([f"{findings[0].where} is wrong on {place}", *map(str, findings)])
         return {"status": "error", "kind": "device", "message": text, "findings": findings}
 

@@ -6,21 +6,23 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import BLOCKS as AREA
+from gradconform.contract.extra_ids import chosen
+from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.blocks.block import Block
 from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
+from gradconform.run.options import RunOptions
+from gradconform.run.selection import Selected
 from gradconform.text.counts import count
 from gradconform.user_input.values import Sizes
-
-from .check import Check
-from .extra_ids import BLOCKS as AREA
-from .extra_ids import chosen
-from .full_and_split import checks_on
 
 #: The values of 8 bytes that one check holds, per parameter and per element of the hidden states. The parameters are in
 #: the modules of the implementation, plain autograd and the reference, in their gradients, and in the copies after each
@@ -52,6 +54,18 @@ class OnBlocks:
             reported = f"{len(self.left_out)} at {', '.join(names)}, which need about {needed}"
             parts.append(f"skipped, too large for the memory: {reported}; {room() / 2**30:.0f} GiB may be used")
         return "; ".join(parts)
+
+
+def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
+    """Return the checks on the blocks that the options name.
+
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a name that no block has.
+    """
+    del measured
+    if not options.block:
+        return Selected(checks=())
+    selected = select_checks(options.block, options.sizes)
+    return Selected(checks=selected.checks, lines=(f"blocks: {selected.description}",))
 
 
 def select_checks(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:

@@ -10,22 +10,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from gradconform.contract import checks_of
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import STAGES as AREA
+from gradconform.contract.plan import check_of, schedules_of
 from gradconform.fixtures.schedules import Schedule
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import Seen, observe
+from gradconform.named_stages.named import described, stages_of
+from gradconform.run.options import RunOptions
+from gradconform.run.selection import Selected
 from gradconform.trial.program import CHANGES, OF_ONE, ProgramError
 from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION
-
-from . import checks_of
-from .check import Check
-from .plan import check_of
-
-#: The first part of these checks' ids.
-_AREA = "stage"
 
 #: The stage that the user's stage replaces.
 _PLAIN = "mlp"
@@ -45,6 +46,22 @@ class OnStage:
     left_out: Mapping[str, int]
 
 
+def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
+    """Return the checks on the stages that the options name, with the named schedules in place of the contract's own.
+
+    Raises ``ValueError`` for a stage that cannot be found, built or run, and for an invalid schedule.
+    """
+    del measured
+    schedules = schedules_of(options.schedule)
+    checks: list[Check] = []
+    lines = []
+    for name, case in stages_of(options.stage).items():
+        selected = select_checks(case, schedules or None, options.contract)
+        checks += selected.checks
+        lines.append(f"{name}: {described(case, selected.left_out)}")
+    return Selected(checks=checks, lines=tuple(lines))
+
+
 def select_checks(
     case: StageCase, schedules: Mapping[str, Schedule] | None = None, version: str = CONTRACT_VERSION
 ) -> OnStage:
@@ -59,11 +76,6 @@ def select_checks(
         else:
             found.append(_on(check, case, tuple(filter(None, trials))))
     return OnStage(tuple(found), left_out)
-
-
-def is_named(check: Check) -> bool:
-    """Return whether a check is on a user's own stage."""
-    return check.id.startswith(f"{_AREA}.")
 
 
 def _with_replaceable_stages(checks: Iterable[Check], schedules: Mapping[str, Schedule] | None) -> Iterator[Check]:
@@ -172,7 +184,7 @@ def _on(check: Check, case: StageCase, trials: tuple[Trial, ...]) -> Check:
     reported = f"stage {case.name} ({case.special})"
     return replace(
         check,
-        id=".".join(filter(None, [_AREA, case.name, topic, words])),
+        id=".".join(filter(None, [AREA, case.name, topic, words])),
         requirement=re.sub(rf"stage {_PLAIN} \([^)]*\)", lambda _: reported, check.requirement),
         trials=trials,
         needs=(check.needs - before) | (now - (before - check.needs)),

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import SETTINGS as AREA
+from gradconform.contract.extra_ids import chosen
+from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.blocks.size import LADDER
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
+from gradconform.run.options import RunOptions
+from gradconform.run.selection import Selected
+from gradconform.sources.blocks.checks import case_of
 from gradconform.text.counts import count
 from gradconform.trial.modes import MODES
-
-from .check import Check
-from .extra_ids import SETTINGS as AREA
-from .extra_ids import chosen
-from .full_and_split import checks_on
-from .on_block import case_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,16 @@ class OnSettings:
     def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{', '.join(self.settings)}, each on {count(len(_STAGES) + len(_BLOCKS), 'stage')}"
+
+
+def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
+    """Return the checks under the settings that the options name.
+
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a name that no setting has.
+    """
+    del measured
+    selected = select_checks(options.setting)
+    return Selected(checks=selected.checks, lines=(f"settings: {selected.description}",))
 
 
 def select_checks(patterns: Sequence[str]) -> OnSettings:

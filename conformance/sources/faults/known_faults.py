@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gradconform.contract.on_fault import FaultCheck
+from gradconform.contract.check import Check
 from gradconform.devices.device import device_of
 from gradconform.devices.tensor_facts import withheld
+from gradconform.drive.oracle import Oracle
 from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import Fault
 from gradconform.results import Result
+from gradconform.run.measurements import Measurements
+from gradconform.run.runner import Runner
 
-from .runner import Runner
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCheck(Check):
+    """A check that passes if one of ``finders``, tried in order, fails the ``fault``."""
+
+    fault: Fault
+    finders: tuple[Check, ...]
 
 
 class KnownFaults:
@@ -22,16 +31,24 @@ class KnownFaults:
 
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         """Create a runner without cached results."""
-        self._device, self._dtype, self._seed = device, dtype, seed
+        self.device, self.dtype, self._seed = device, dtype, seed
         self._oracles = OracleCache()
 
-    def run(self, check: FaultCheck) -> Result:
+    @property
+    def answers(self) -> bool:
+        """Whether the device still computes."""
+        return Oracle(self.device).answers
+
+    def verdict_on(self, check: FaultCheck, error: BaseException) -> None:
+        """Return None: the runner of a fault turns its errors into results."""
+
+    def values(self, check: FaultCheck, measured: Measurements) -> dict[str, Any]:
         """Return whether the fault is found: passed if it fails a check, an error of the kit if it passes all."""
-        started = time.perf_counter()
+        del measured
         runner = Runner(
             check.fault.make(),
-            device=self._device,
-            dtype=self._dtype,
+            device=self.device,
+            dtype=self.dtype,
             seed=self._seed,
             diagnose=False,
             oracles=self._oracles,
@@ -41,22 +58,20 @@ class KnownFaults:
             held.append(runner.run(finder))
             if held[-1].status == "failed":
                 break
-        dtype = str(self._dtype).removeprefix("torch.")
-        taken = round(time.perf_counter() - started, 6)
-        return check.result(str(self._device), dtype, duration_s=taken, **self._verdict(check, held))
+        return self._verdict(check, held)
 
     def _verdict(self, check: FaultCheck, held: list[Result]) -> dict[str, Any]:
         verdict, lacking = _verdict(check, held), self._lacking(check.fault)
         if lacking is None or verdict.get("kind") != "kit":
             return verdict
-        text = f"{self._device.type} {lacking}, so that this is not found there: {check.fault.idea}"
+        text = f"{self.device.type} {lacking}, so that this is not found there: {check.fault.idea}"
         return {"status": "unsupported", "kind": "environment", "message": text}
 
     def _lacking(self, fault: Fault) -> str | None:
         """Return the device feature that is missing to show a fault, None if all are there."""
-        if fault.shows_by == "memory" and "address" in withheld(self._device.type):
+        if fault.shows_by == "memory" and "address" in withheld(self.device.type):
             return "shows no address of a tensor"
-        if fault.shows_by == "denormals" and device_of(self._device).flushes_denormals:
+        if fault.shows_by == "denormals" and device_of(self.device).flushes_denormals:
             return "flushes denormals to 0"
         return None
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+
+from gradconform.contract import checks_of
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import FAULTS as AREA
+from gradconform.contract.extra_ids import FOUND, chosen
 from gradconform.reference.faults import FAULTS, Fault
+from gradconform.run.options import RunOptions
+from gradconform.run.selection import Selected
 from gradconform.user_input.values import PROFILES
 
-from .check import Check
-from .extra_ids import FAULTS as AREA
-from .extra_ids import FOUND, chosen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultCheck(Check):
-    """A check that passes if one of ``finders``, tried in order, fails the ``fault``."""
-
-    fault: Fault
-    finders: tuple[Check, ...]
+from .known_faults import FaultCheck, KnownFaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,21 @@ class OnFaults:
     def description(self) -> str:
         """Return the report's text on them before any check runs."""
         return f"{len(self.checks)}, each to be found by a check that names it"
+
+
+def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
+    """Return the checks that must find the faults that the options name.
+
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a name that no fault has.
+    """
+    del measured
+    selected = select_checks(options.fault, checks_of(options.contract))
+    return Selected(checks=selected.checks, lines=(f"known faults: {selected.description}",))
+
+
+def engine(options: RunOptions, device: torch.device, dtype: torch.dtype) -> KnownFaults:
+    """Return the judge of these checks."""
+    return KnownFaults(device, dtype, options.seed)
 
 
 def select_checks(patterns: Sequence[str], contract: Mapping[str, Check]) -> OnFaults:
@@ -61,6 +75,7 @@ def _check(fault: Fault, contract: Mapping[str, Check]) -> FaultCheck:
         needs=frozenset(),
         source=f"{fault.make.__module__}:{fault.make.__qualname__}",
         dtypes=fault.dtypes or (),
+        judges="a fault of the kit",
         fault=fault,
         finders=tuple(finders),
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gradconform.contract.check import Check
+from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from gradconform.judge.gradients import gradients
 from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
 
-from .check import Check
-from .extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
-from .on_operation import OnOperations
+from .selected import OnOperations
 
 
 def layout() -> None:
@@ -104,5 +104,6 @@ def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
         needs=frozenset(),
         source=f"{clause.__module__}:{clause.__qualname__}",
         dtypes=dtypes,
+        judges="the device",
         oracle=oracle,
     )

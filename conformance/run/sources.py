@@ -1,0 +1,44 @@
+"""The list of all sources of checks. A new kind of check is a folder of :mod:`gradconform.sources` and a name here.
+
+Nothing here imports torch: a source's checks are imported when they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from gradconform.user_input.option import Option
+from gradconform.user_input.option_help import AFTER_SOURCES, RUN_OPTIONS
+
+from .source import Source
+
+#: The folders, in the order of their options in help and of their checks in a plan.
+NAMES = ("schedules", "stages", "operations", "blocks", "settings", "faults")
+
+#: The package of the folders.
+FOLDER = "gradconform.sources"
+
+#: The descriptions of all sources by name.
+SOURCES: Mapping[str, Source] = {name: import_module(f"{FOLDER}.{name}").SOURCE for name in NAMES}
+
+
+def all_options() -> dict[str, Option]:
+    """Return every option of a run by its name, in the order in which help shows them."""
+    found: dict[str, Option] = {}
+    for option in RUN_OPTIONS:
+        if option.name == AFTER_SOURCES:
+            found |= {one.name: one for source in SOURCES.values() for one in source.options}
+        found[option.name] = option
+    return found
+
+
+def options_selecting(check: str) -> dict[str, Any]:
+    """Return the options with which a run has this check of a source, and no check of another source.
+
+    None is the default. A check that no id finds again, such as one on a user's stage, keeps the options of its run.
+    """
+    found = [(source, source.selecting(check)) for source in SOURCES.values() if source.selecting is not None]
+    changed = [one.name for source, _ in found for one in source.options if one.changes == "results"]
+    return {**dict.fromkeys(changed), "with_contract": None, **next((one for _, one in found if one), {})}

@@ -1,0 +1,1 @@
+"""The sources of checks, a folder each; :mod:`gradconform.run.sources` lists them."""
