@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradconform.run.options import OPTIONS
+from gradconform.run.source import Source
 from gradconform.run.sources import SOURCES
+from gradconform.sources.pipeline import SOURCE as PIPELINE
+from gradconform.sources.schedule_text import SOURCE as SCHEDULE_TEXT
+from gradconform.sources.stage_objects import SOURCE as STAGE_OBJECTS
 from gradconform.user_input.option_help import DEFAULT_SEED
-from gradconform.user_input.values import STEP_PROFILES
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import report_arguments  # noqa: F401 (registers its commands)
@@ -89,7 +92,20 @@ def _run(one: argparse.ArgumentParser) -> None:
     only.add_argument("--list", **SWITCH, help="print the checks that would run, and stop")
 
 
-def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
+def _add_source(one: argparse.ArgumentParser, source: Source) -> None:
+    """Add the options of a source with a command of its own, its records and its report."""
+    for option in source.options:
+        if option.name == "target":
+            one.add_argument("target", metavar=option.metavar, nargs="?", help=option.help)
+        else:
+            add_option(one, option)
+    _add_records(one)
+    _add_limit(one)
+    add_output_options(one)
+    add_report_files(one)
+
+
+def _add_records(one: argparse.ArgumentParser) -> None:
     records = one.add_mutually_exclusive_group()
     records.add_argument(
         "--ndjson", metavar="PATH", help="append each result to PATH as it arrives, one JSON record per line (NDJSON)"
@@ -97,6 +113,10 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
     records.add_argument(
         "--resume", metavar="PATH", help="continue the run that --ndjson recorded in PATH: run the remaining checks"
     )
+
+
+def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
+    _add_records(one)
     one.add_argument(
         "--no-isolation",
         dest="isolation",
@@ -123,6 +143,11 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="start no check after TIME, such as 90s, 10m or 1h; --resume runs the remaining checks (default: none)",
     )
+    _add_limit(one)
+    add_count(one, "-n", "--workers", help="run the checks in N processes (default: 1)")
+
+
+def _add_limit(one: argparse.ArgumentParser) -> None:
     limit = one.add_mutually_exclusive_group()
     limit.add_argument(
         "-x",
@@ -133,7 +158,6 @@ def _add_records_and_workers(one: argparse.ArgumentParser) -> None:
         help="stop after the first failure, as --maxfail 1",
     )
     add_count(limit, "--maxfail", help="stop after N checks that failed or raised an error")
-    add_count(one, "-n", "--workers", help="run the checks in N processes (default: 1)")
 
 
 def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str) -> None:
@@ -369,70 +393,7 @@ def _pipeline(one: argparse.ArgumentParser) -> None:
     their norm, parameters, buffers. The target is a runtime, or torch's three functions, which then run in torch's
     PipelineStage. With --schedule, judge schedules instead: outputs, losses and gradients of a chain of stages.
     """
-    one.add_argument(
-        "target", metavar="TARGET", help="a runtime or torch's three functions, named as for 'gradconform run'"
-    )
-    one.add_argument(
-        "--profile",
-        choices=STEP_PROFILES,
-        help="training steps: run quick (the most common, on two ranks) or standard (every pair of features, on two "
-        "and four ranks) (default: quick)",
-    )
-    one.add_argument(
-        "--schedule",
-        **SEVERAL,
-        metavar="NAME",
-        help="judge a schedule instead of training steps: a torch schedule class, a CSV file in torch's format, or "
-        "all; may be repeated",
-    )
-    add_count(one, "--ranks", help="schedules: run N processes in total (default: 2)")
-    add_count(
-        one,
-        "--stages-per-rank",
-        metavar="K",
-        help="schedules: put K stages on each rank (default: 2, or 1 if the schedule requires it)",
-    )
-    add_count(
-        one, "--microbatches", metavar="M", help="schedules: run M micro-batches per step (default: four per rank)"
-    )
-    add_option(one, "checks")
-    add_option(one, "device", default="cpu", help="put the stages on DEVICE")
-    add_option(one, "device_plugins")
-    one.add_argument(
-        "--ranks-share-device",
-        action="store_true",
-        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
-    )
-    add_option(one, "dtype", default="float32", help="run in DTYPE")
-    add_option(one, "seed", default=DEFAULT_SEED)
-    add_count(
-        one,
-        "--timeout",
-        default=60,
-        metavar="SECONDS",
-        help="stop a check after SECONDS, or four times SECONDS if stages are compiled",
-    )
-    _add_machines(one)
-    one.add_argument(
-        "--fixed",
-        action="store_true",
-        help="only for target torch: judge torch with the correct split that gradconform.reference.install() puts "
-        "into it, and torch as released for comparison",
-    )
-    add_output_options(one)
-    add_report_files(one)
-
-
-def _add_machines(one: argparse.ArgumentParser) -> None:
-    """Add the options of a run on several machines."""
-    add_count(one, "--nnodes", default=1, help="use N machines; they share the ranks evenly")
-    one.add_argument(
-        "--rdzv-endpoint",
-        default="localhost:0",
-        metavar="HOST:PORT",
-        help="let the machines meet at this address, as for torchrun; steps on four ranks use the next port",
-    )
-    one.add_argument("--rdzv-id", default="gradconform", metavar="ID", help="give the machines a common run name")
+    _add_source(one, PIPELINE)
 
 
 _SCHEDULE_EXAMPLES = """\
@@ -450,18 +411,7 @@ def _schedule_text(one: argparse.ArgumentParser) -> None:
     Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, reject illegal
     schedules, place stages on ranks, merge I and W, and insert communication and sharding.
     """
-    one.add_argument(
-        "target", metavar="TARGET", help="torch, or package.module:object with the methods of ScheduleText"
-    )
-    one.add_argument(
-        "--schedule",
-        **SEVERAL,
-        metavar="NAME",
-        help="judge this recorded schedule, or a CSV file in torch's format; may be repeated (default: all recorded "
-        "schedules)",
-    )
-    add_output_options(one)
-    add_report_files(one)
+    _add_source(one, SCHEDULE_TEXT)
 
 
 @command("stage-objects", "extra_checks:stage_objects")
@@ -471,13 +421,7 @@ def _stage_objects(one: argparse.ArgumentParser) -> None:
     Judge the stage objects of a framework in one process: compare chains of manual and traced stages with the whole
     model, and check dw_builder, caches, required errors and freed memory.
     """
-    one.add_argument(
-        "target", metavar="TARGET", help="torch, or package.module:object with the methods of StageObjects"
-    )
-    add_option(one, "device", default="cpu", help="put the stages on DEVICE")
-    add_option(one, "device_plugins")
-    add_output_options(one)
-    add_report_files(one)
+    _add_source(one, STAGE_OBJECTS)
 
 
 #: In the order of the help.

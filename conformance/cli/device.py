@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.contract.extra_ids import named_in
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
+from gradconform.run.options import RunOptions
 from gradconform.run.sources import SOURCES
 
 from .arguments import DEVICE_DEFAULTS
 from .console import write
-from .run import begin, judge, records
+from .run import Way, begin, execution, judge, records
 
 if TYPE_CHECKING:
     from gradconform.results import Place
@@ -32,7 +34,7 @@ def device(arguments: argparse.Namespace) -> int:
         for name, usual in DEVICE_DEFAULTS.items():
             setattr(arguments, name, getattr(arguments, name) or usual)
     with records(arguments) as file:
-        found = judge(arguments, file, order=_turn, fresh=True)
+        found = judge(arguments, file, Way(RunOptions, partial(execution, fresh=True)), order=_turn)
     reported = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(reported.lines))
     return EXIT_DOES_NOT if reported.wrong else found.code

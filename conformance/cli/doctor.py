@@ -20,12 +20,12 @@ from gradconform.exits import EXIT_CONFORMS, EXIT_ENVIRONMENT
 from gradconform.files.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
+from gradconform.run.target_queries import query_targets
 from gradconform.user_input.values import current_folder_first
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from .console import width, write, write_json
 from .progress import waiting
-from .target_queries import query_targets
 
 
 def doctor(arguments: argparse.Namespace) -> int:

@@ -11,11 +11,12 @@ import inspect
 import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gradconform.run.options import OPTIONS
 from gradconform.text.escaping import for_terminal
+from gradconform.user_input.option import Option
 from gradconform.user_input.values import count_read
 
 EXIT_CODES = """\
@@ -183,26 +184,26 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 def add_option(  # noqa: PLR0913 (a command's settings of an option)
     one: Any,
-    name: str,
+    name: str | Option,
     *,
     default: Any = None,
     alone: bool = False,
     help: str | None = None,  # noqa: A002 (argparse's own word for it)
     unset: str | None = None,
 ) -> None:
-    """Add an option of a run to a command: ``arguments`` has its value under its name, None if it is not given.
+    """Add an option, of a run if it is a name: ``arguments`` has its value under its name, None if it is not given.
 
     With ``alone``, or if the command has a ``default`` of its own, the option takes one value even if a run takes
     several. ``unset`` describes the command's replacement for a run's default.
     """
-    option = OPTIONS[name]
+    option = OPTIONS[name] if isinstance(name, str) else name
     one_value = {"type": reading(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
     reported = {} if option.kind == "switch" else {"metavar": option.metavar}
     shown = "" if option.kind == "switch" or alone else f" (default: {default or unset or option.shown})"
     # argparse formats help texts, so % is escaped.
     one.add_argument(
-        option.flag, dest=name, help=f"{help or option.help}{shown}".replace("%", "%%"), **reported, **kind
+        option.flag, dest=option.name, help=f"{help or option.help}{shown}".replace("%", "%%"), **reported, **kind
     )
 
 
@@ -250,9 +251,9 @@ def _file_given(path: str) -> str:
     return path
 
 
-def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a run that are set in the arguments."""
-    found = {name: getattr(arguments, name, None) for name in OPTIONS}
+def given_options(arguments: argparse.Namespace, options: Iterable[str] = OPTIONS) -> dict[str, Any]:
+    """Return the options of a run, or of another command, that are set in the arguments."""
+    found = {name: getattr(arguments, name, None) for name in options}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -33,6 +33,11 @@ _ID_WIDTH = 34
 FAILED = {"failed", "error"}
 
 
+def first_part(check: str) -> str:
+    """Return the area of a check of the contract: the first part of its id."""
+    return check.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Why a run ended early, and its exit code; None if the results decide."""
@@ -41,18 +46,20 @@ class Stop:
     exit_code: int | None
 
 
-def perform(
+def perform(  # noqa: PLR0913 (a run, its records, and what it shows)
     run: Execution,
     file: RecordFile | None = None,
     order: Callable[[Place], int] | None = None,
     *,
     limit: int | None = None,
     shown: bool = True,
+    area_of: Callable[[str], str] | None = first_part,
 ) -> tuple[Report, Stop | None]:
     """Run the checks without a result, in the plan's ``order`` or another; write each record to ``file``.
 
     It ends early after ``limit`` checks failed or could not be judged. With ``shown``, it prints the current check and
-    the progress. Returns the report and, if the run ended early, the reason; the report has all results up to then.
+    the progress, with a line for each area that ``area_of`` gives an id, if it is set. Returns the report and, if the
+    run ended early, the reason; the report has all results up to then.
     """
     results = {} if file is None or file.found is None else dict(file.found.results)
     places = run.header.places
@@ -61,7 +68,7 @@ def perform(
     stopped = None
     with (
         printed_afterwards() if shown else contextlib.nullcontext(),
-        _shown(run.header) if shown else contextlib.nullcontext(lambda _: None) as show,
+        _shown(run.header, area_of) if shown else contextlib.nullcontext(lambda _: None) as show,
         _slow_checks(shown) as slow,
     ):
         for result in results.values():
@@ -108,14 +115,14 @@ def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (the caller's 
 
 
 @contextlib.contextmanager
-def _shown(header: Header) -> Iterator[Callable[[Place | Result], None]]:
+def _shown(header: Header, area_of: Callable[[str], str] | None) -> Iterator[Callable[[Place | Result], None]]:
     """Print the plan, and yield a function that receives each started check and each result."""
     several = len(header.cells) > 1
     console = terminal() if on_terminal() else None
     _write_lines(opening(header.report_of({}), header.cells, width()), console)
-    area_of = partial(_area, several=several)
     crashes = Crashes(header.report["options"].get("max_crashes"))
-    areas = Areas(map(area_of, header.places), area_of, console, crashes)
+    area = partial(_area, area_of or first_part, several=several)
+    areas = Areas(map(area, header.places), area, console, crashes, shown=area_of is not None)
     with _bar(header.places, crashes, console) as bar:
 
         @_once
@@ -158,9 +165,9 @@ def _where(at: Iterable[Place], *, complete: bool) -> str:
     return f"in {names}" if names else "after the last check" if complete else "between two checks"
 
 
-def _area(of: Place | Result, *, several: bool) -> str:
+def _area(area_of: Callable[[str], str], of: Place | Result, *, several: bool) -> str:
     """Return the area of a check, with device and dtype if there are several."""
-    area = of.check.partition(".")[0]
+    area = area_of(of.check)
     return f"{of.device} {of.dtype}  {area}" if several else area
 
 
@@ -197,10 +204,12 @@ class Areas:
         area_of: Callable[[Result], str],
         console: Console | None = None,
         crashes: Crashes | None = None,
+        *,
+        shown: bool = True,
     ) -> None:
         """Count the planned checks."""
         self._planned, self._area_of, self._console = Counter(planned), area_of, console
-        self._crashes = crashes or Crashes(None)
+        self._crashes, self._shown = crashes or Crashes(None), shown
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
@@ -218,6 +227,8 @@ class Areas:
 
     def _print(self, area: str) -> None:
         results = self._results.pop(area)
+        if not self._shown:
+            return
         more = self._crashes.text if any(result.ended for result in results) else ""
         line = tally_line(area.ljust(self._column), results, self._planned[area], more)
         _write_lines([line], self._console)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gradconform.devices.prepared import device_named
-from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError
+from gradconform.exits import EXIT_CONFORMS, EXIT_INCOMPLETE, RunRefusedError, RunStoppedError
 from gradconform.files.user_files import replace_file
 from gradconform.pipeline.cpu_copies import HOST_COPIES
-from gradconform.pipeline.options import STEPS, PipelineOptions
 from gradconform.pipeline.placement import backend_for
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
+from gradconform.process.wait_notices import waiting
 from gradconform.results import Report, Result
 from gradconform.run.options import OPTIONS
+from gradconform.sources.pipeline import STEPS, PipelineOptions
+from gradconform.sources.pipeline.checks import look_at, prepare
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
-from .extra_checks import looked_at, prepared_pipeline
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 
@@ -62,7 +62,7 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
     except SelectionError as error:
         msg = f"{arguments.what.rpartition('#')[0]}: {error}"
         raise SelectionError(msg) from error
-    return _Wanted(before.check, target or str(report.target["text"]), replace(of_report, **given), report, before)
+    return _Wanted(before.check, target or str(report.target["text"]), of_report.but(**given), report, before)
 
 
 def _case(check: str) -> StepCase:
@@ -74,20 +74,18 @@ def _case(check: str) -> StepCase:
 
 
 def _run_and_report(wanted: _Wanted) -> int:
-    options = wanted.options
-    prepared = prepared_pipeline(argparse.Namespace(target=wanted.target, **_typed(options)))
-    reported = [" ".join(prepared.place), f"seed {options.seed}", *prepared.report.extra]
-    show_replayed_check(wanted.check, prepared.report, wanted.report, reported)
+    prepared = prepare(wanted.options.but(target=wanted.target))
+    report, (place,) = prepared.header.report_of({}), prepared.header.places
+    reported = [f"{place.device} {place.dtype}", f"seed {wanted.options.seed}", *report.extra]
+    show_replayed_check(wanted.check, report, wanted.report, reported)
     found: list[Result] = []
-    stopped = prepared.run(found.append)
-    if not found:
-        raise RunRefusedError(stopped or f"{wanted.check} was not run", EXIT_INCOMPLETE)
+    try:
+        with waiting(f"running {place.check}"):
+            prepared.run(found.append, on_start=lambda _: None, places=[place])
+    except RunStoppedError as error:
+        if not found:
+            raise RunRefusedError(str(error), EXIT_INCOMPLETE) from error
     return show_replay_result(found[0], wanted.before)
-
-
-def _typed(options: PipelineOptions) -> Mapping[str, Any]:
-    """Return the options in the form of the command ``pipeline``: a repeatable option without values is None."""
-    return {name: list(value) or None if isinstance(value, tuple) else value for name, value in asdict(options).items()}
 
 
 def _write_script(wanted: _Wanted, path: str) -> int:
@@ -108,7 +106,7 @@ def _write_script(wanted: _Wanted, path: str) -> int:
     if backend_for(options.device, 1, share=options.ranks_share_device) == HOST_COPIES:
         msg = f"--script uses torch alone, which has no communication backend for {options.device!r}; omit --script"
         raise SelectionError(msg)
-    target_facts = looked_at(wanted.target, steps=True)
+    target_facts = look_at(wanted.target, steps=True)
     refuse_unwritten(case, target_facts["claims"])
     name = " ".join(filter(None, (target_facts["described"]["name"], target_facts["described"]["version"])))
     where = where_is(wanted.target, runtime=target_facts["runtime"])

@@ -23,6 +23,7 @@ from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.time_budget import TimeBudget
 from gradconform.target.lookup import refuse_missing_target
+from gradconform.user_input.option import OptionValues
 from gradconform.user_input.values import current_folder_first
 from gradconform.waivers.waiver import DEFAULT_FILE, read_waivers
 from gradconform.workers.isolated_run import IsolatedRun
@@ -32,7 +33,7 @@ from .console import complain, keep_output_for_the_report, refuse_unwritable_out
 from .last_failed import last_failed, remember
 from .option_sources import fill
 from .parsing import given_options
-from .progress import Stop, perform
+from .progress import Stop, first_part, perform
 from .report_output import ReportOutput
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list_plan(arguments)
     with records(arguments) as file:
-        judged = judge(arguments, file)
+        judged = judge(arguments, file, RUN)
     remember(judged.report)
     return judged.code
 
@@ -58,7 +59,7 @@ def _choose_last_failed(arguments: argparse.Namespace) -> None:
     """Select the checks that failed in the last run, and report if there are none."""
     if arguments.resume is not None:
         arguments.parser.error("--resume runs the remaining checks of its run; omit --last-failed")
-    found = last_failed(options_of(arguments).to_json(), arguments.checks or ())
+    found = last_failed(options_of(arguments, RunOptions).to_json(), arguments.checks or ())
     if found:
         arguments.checks = found
     else:
@@ -108,51 +109,67 @@ class Judged:
     planned: tuple[Place, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a command that judges has of its own: the class of its ``options``, and how it prepares a run.
+
+    ``execution`` takes the arguments, the options, and the measurements for the plan of a resumed run. ``area_of``
+    returns the area of a check, whose results are summed up in a line; None shows no areas.
+    """
+
+    options: type[OptionValues]
+    execution: Callable[[argparse.Namespace, Any, Mapping[str, Any] | None], Execution]
+    area_of: Callable[[str], str] | None = first_part
+
+
 def judge(
     arguments: argparse.Namespace,
     file: RecordFile | None,
+    way: Way,
     *,
     order: Callable[[Place], int] | None = None,
-    fresh: bool = False,
 ) -> Judged:
     """Run the checks that the arguments select, and report them.
 
-    The places to which ``order`` gives the lowest numbers run first. ``fresh`` probes devices even if an earlier run
-    kept its probe.
+    The places to which ``order`` gives the lowest numbers run first.
     """
     found = None if file is None else file.found
-    options = options_of(arguments) if found is None else resumed_options(arguments, found)
-    with current_folder_first():
-        refuse_missing_target(str(options.target))  # before anything imports torch
+    options = options_of(arguments, way.options) if found is None else resumed_options(arguments, found, way.options)
     measured = None if found is None else found.header.measured
-    with contextlib.closing(_execution(arguments, options, measured, fresh=fresh)) as execution:
+    with contextlib.closing(way.execution(arguments, options, measured)) as execution:
         if found is not None:
             refuse_another_run(found, execution.header)
         if file is not None:
             file.begin(execution.header)
         output = ReportOutput.of(arguments)
-        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=output.shows_progress)
+        shown = output.shows_progress
+        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=shown, area_of=way.area_of)
         planned = execution.header.places
     if stop is None:
         return Judged(report, output.conclude(report), planned)
-    reason = stop.reason.partition("\n")[0] + _how_to_go_on(file, stop)
+    reason = stop.reason.partition("\n")[0] + _how_to_go_on(arguments, file, stop)
     code = output.conclude(report, code=stop.exit_code, stopped=reason)
     if "\n" in stop.reason:
         complain(stop.reason)
     return Judged(report, code, planned)
 
 
-def _how_to_go_on(file: RecordFile | None, stop: Stop) -> str:
+def _how_to_go_on(arguments: argparse.Namespace, file: RecordFile | None, stop: Stop) -> str:
     """Return how to run the rest of a run that ended early."""
     if file is not None:
-        return f"; continue with {shlex.join(['gradconform', 'run', '--resume', file.path])}"
+        return f"; continue with {shlex.join([*arguments.parser.prog.split(), '--resume', file.path])}"
     return "; with --ndjson FILE, a run can be continued later" if stop.exit_code == EXIT_INTERRUPTED else ""
 
 
-def _execution(
-    arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, fresh: bool
+def execution(
+    arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, fresh: bool = False
 ) -> Execution:
-    """Return the run, ready to start; ``measured`` has a resumed run's measurements for its plan."""
+    """Return the run, ready to start; ``measured`` has a resumed run's measurements for its plan.
+
+    ``fresh`` probes devices even if an earlier run kept its probe.
+    """
+    with current_folder_first():
+        refuse_missing_target(str(options.target))  # before anything imports torch
     if not arguments.isolation:
         return InProcess(options, arguments.time_budget, measured)
     with current_folder_first():
@@ -170,51 +187,55 @@ def _execution(
     )
 
 
+RUN = Way(RunOptions, execution)
+
+
 def _list_plan(arguments: argparse.Namespace) -> int:
     if arguments.ndjson is not None or arguments.resume is not None:
         arguments.parser.error("--list runs no check and writes no records; omit --ndjson and --resume")
-    with contextlib.closing(InProcess(options_of(arguments))) as execution:
-        run = execution.planned
+    with contextlib.closing(InProcess(options_of(arguments, RunOptions))) as listed:
+        run = listed.planned
         write(plan_lines(run.plan, run.target, run.empty_report().counted, width()))
     return EXIT_CONFORMS
 
 
-def options_of(arguments: argparse.Namespace) -> RunOptions:
-    """Return the options of the run from the arguments.
+def options_of(arguments: argparse.Namespace, values: type[OptionValues]) -> Any:
+    """Return the options of a command from the arguments.
 
     Raises :class:`~gradconform.waivers.waiver.WaiverError` for a waiver file that cannot be read.
     """
-    waivers = arguments.waivers
-    if waivers is None and not arguments.no_waivers and Path(DEFAULT_FILE).is_file():
-        waivers = DEFAULT_FILE
-    if waivers is not None:
-        read_waivers(waivers)  # report errors before importing torch, as far as possible without the checks
-    return RunOptions(**{**given_options(arguments), "waivers": waivers})
+    given = given_options(arguments, values.OPTIONS)
+    if "waivers" not in given and not getattr(arguments, "no_waivers", True) and Path(DEFAULT_FILE).is_file():
+        given["waivers"] = DEFAULT_FILE
+    if "waivers" in given:
+        read_waivers(given["waivers"])  # report errors before importing torch, as far as possible without the checks
+    return values(**given)
 
 
-def resumed_options(arguments: argparse.Namespace, found: RecordedRun) -> RunOptions:
+def resumed_options(arguments: argparse.Namespace, found: RecordedRun, values: type[OptionValues]) -> Any:
     """Return the options of a resumed run; options on the command line must have the same values.
 
     Raises :class:`~gradconform.files.records.RecordsError` that names the differences.
     """
-    recorded = _recorded(found)
-    given = {**given_options(arguments), **({"waivers": None} if arguments.no_waivers else {})}
+    recorded = _recorded(found, values)
+    none = {"waivers": None} if getattr(arguments, "no_waivers", False) else {}
+    given = {**given_options(arguments, values.OPTIONS), **none}
     before, now = recorded.to_json(), recorded.but(**given).to_json()
     for name in given:
         if before[name] != now[name]:
             both = f"{before[name]!r} in the file and {now[name]!r} here"
-            msg = f"--resume {found.path}: {OPTIONS[name].flag} is {both}; omit the option, or start a new run"
+            msg = f"--resume {found.path}: {values.OPTIONS[name].flag} is {both}; omit the option, or start a new run"
             raise RecordsError(msg)
     return recorded
 
 
-def _recorded(found: RecordedRun) -> RunOptions:
-    values = found.header.report.get("options")
-    if not isinstance(values, dict) or values.get("target") is None:
+def _recorded(found: RecordedRun, values: type[OptionValues]) -> OptionValues:
+    recorded = found.header.report.get("options")
+    if not isinstance(recorded, dict) or recorded.get("target") is None:
         msg = f"cannot continue {str(found.path)!r}: it records no target that a command could name; start a new run"
         raise RecordsError(msg)
     try:
-        return RunOptions.from_json(values)
+        return values.from_json(recorded)
     except ValueError as error:
         msg = f"--resume {found.path}: {error}"
         raise RecordsError(msg) from error

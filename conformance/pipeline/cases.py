@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gradconform.contract.extra_ids import word_of
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
 from gradconform.requirements.clause import Clause
@@ -194,9 +194,3 @@ def _clause(name: str, size: str, scenario: Scenario) -> Clause:
         requirement=scenario.requirement(size),
         why=scenario.why,
     )
-
-
-def word_of(schedule: str) -> str:
-    """Return a schedule's word in check ids, from its name."""
-    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule)
-    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,12 @@ from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.requirements.clause import Clause
 from gradconform.results import Result
 
+OnResult = Callable[[Result], None]
+#: Receives each check as it begins, as a ``not_run`` result.
+OnStart = Callable[[Result], None]
+#: Runs the checks with these ids.
+Work = Callable[[Collection[str], OnResult, OnStart], None]
+
 #: Takes the subject, a runtime's stage objects or its work on schedules, and yields findings.
 Judge = Callable[[Any], Judged]
 #: Extra checks of one kind, in order.
@@ -23,6 +29,24 @@ ExtraChecks = Mapping[Clause, Judge]
 def check(name: str, judge: Callable[..., Judged], **given: Any) -> tuple[Clause, Judge]:
     """Return a check: its judge is called with ``given``, which also fills in the judge's docstring."""
     return Clause.of(name, judge, **given), partial(judge, **given)
+
+
+def named_target(text: str, name: str) -> dict[str, Any]:
+    """Return the report's entry on a target that is an adapter of extra checks."""
+    return {"text": text, "name": name, "version": None, "file": None, "sha256": None}
+
+
+def in_this_process(subject: Any, checks: ExtraChecks, *, device: str, dtype: str) -> Work:
+    """Return a function that runs those of ``checks`` with the given ids on ``subject``."""
+
+    def work(wanted: Collection[str], on_result: OnResult, on_start: OnStart) -> None:
+        for clause, judge in checks.items():
+            if clause.id in wanted:
+                on_start(clause.result(device, dtype, status="not_run"))
+                for result in run_extra(subject, {clause: judge}, dtype=dtype, device=device):
+                    on_result(result)
+
+    return work
 
 
 def run_extra(subject: Any, checks: ExtraChecks, *, dtype: str, device: str = "cpu") -> Iterator[Result]:

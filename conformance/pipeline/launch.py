@@ -82,8 +82,10 @@ class Machines:
         }
 
 
-def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | None:
+def run_pipeline(job: Job, machines: Machines, on_result: OnResult, on_start: OnResult = lambda _: None) -> str | None:
     """Run every case and pass its result to ``on_result``; return why the run stopped early, or None.
+
+    ``on_start`` receives each case as it begins on the target, as a ``not_run`` result.
 
     Before a failed case is reported, it is run again with the kit's correct split backward in place of the target,
     unless the target runs whole steps. With the right split in torch, unmodified torch is run first, and failures are
@@ -107,8 +109,9 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult) -> str | Non
             else:
                 report(found.result)
 
-        stopped = _run_all(job, launcher, sort_out)
-        _report_wrong(wrong, job, launcher, report)
+        stopped = _run_all(job, launcher, sort_out, on_start=on_start)
+        with waiting("running the failed checks again with a correct split"):
+            _report_wrong(wrong, job, launcher, report)
         launcher.finish()
     return stopped
 
@@ -167,13 +170,18 @@ def _verdicts(job: Job, launcher: _Launcher, *, in_a_row: int = IN_A_ROW) -> dic
 
 
 def _run_all(
-    job: Job, launcher: _Launcher, on_verdict: Callable[[Verdict], None], *, in_a_row: int = IN_A_ROW
+    job: Job,
+    launcher: _Launcher,
+    on_verdict: Callable[[Verdict], None],
+    *,
+    on_start: OnResult = lambda _: None,
+    in_a_row: int = IN_A_ROW,
 ) -> str | None:
     """Run every case; give up after ``in_a_row`` cases in a row have ended the ranks."""
     left, ended = job.cases, 0
     while ended < in_a_row:
         before = len(left)
-        for found in _one_start(replace(job, cases=left), launcher):
+        for found in _one_start(replace(job, cases=left), launcher, on_start):
             on_verdict(found)
             left = left[1:]
         if not left:
@@ -186,10 +194,11 @@ def _run_all(
     return f"ranks ended early in {in_a_row} cases in a row"
 
 
-def _one_start(job: Job, launcher: _Launcher) -> Iterator[Verdict]:
+def _one_start(job: Job, launcher: _Launcher, on_start: OnResult) -> Iterator[Verdict]:
     """Start the ranks once; yield the verdict on each case; the last one may be the case in which they ended."""
     ranks = launcher.start(job)
     for case in job.cases:
+        on_start(case.result(job.device, job.dtype, status="not_run"))
         outcomes = ranks.follow(case)
         if ranks.hung or any(outcome.raised for outcome in outcomes) or len(outcomes) < launcher.machines.ranks:
             yield verdict_on(case, ranks.ended(case), job)
@@ -276,13 +285,12 @@ class _Ranks:
     def follow(self, case: Case | StepCase) -> list[Outcome]:
         """Return the outcomes of a case once every rank has one; fewer if ranks ended or hung, or one raised."""
         self.launcher.expect(self.limits[case.id] + _AROUND_S)
-        with waiting(f"running {case.id}", self.limits[case.id]):
-            while True:
-                ended = self.gone or bool(self.start.exits())  # read first: earlier outcomes are read below
-                found = self._outcomes(case)
-                if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
-                    return found
-                self._look()
+        while True:
+            ended = self.gone or bool(self.start.exits())  # read first: earlier outcomes are read below
+            found = self._outcomes(case)
+            if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
+                return found
+            self._look()
 
     def ended(self, case: Case | StepCase) -> Ended:
         """Wait for the end of all ranks, and return how they ended in a case; slow ones are killed."""

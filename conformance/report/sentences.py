@@ -10,11 +10,11 @@ from typing import Any
 from gradconform.coverage import WITHHELD
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.probe import hidden_by
-from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.sources import options_selecting
+from gradconform.sources.pipeline import PipelineOptions
 from gradconform.text.counts import count
 from gradconform.torch_releases.tested import untested
 
@@ -298,7 +298,7 @@ def command_again(report: Report, result: Result) -> str | None:
     try:
         if report.extra and not report.on_stages:
             alone = PipelineOptions.from_json(report.options).alone(result.check)
-            return shlex.join(["gradconform", "pipeline", target, *alone.words])
+            return shlex.join(["gradconform", "pipeline", target, *alone.words()])
         selected = dict.fromkeys(options_selecting(result.check))
         options = options_of(report).but(device=result.device, dtype=result.dtype, **selected)
     except ValueError:
@@ -317,7 +317,7 @@ def command_of_script(report: Report, result: Result) -> str | None:
         return None
     if options.fixed:  # a script runs unmodified torch
         return None
-    words = options.of_values.words
+    words = options.of_values.but(target=None).words()
     target = str(report.target["text"])
     return shlex.join(["gradconform", "replay", result.check, target, *words, "--script", f"{result.check}.py"])
 

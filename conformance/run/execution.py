@@ -57,9 +57,10 @@ class RecordFile:
             self.found = read_run(self.path)
             return
         if size and not (found := read_run(self.path)).ended:
+            command = dict(found.header.report.get("options") or {}).get("command", "run")
             msg = (
                 f"{self.path!r} contains an unfinished run ({len(found.results)} of {len(found.header.places)} "
-                f"results); continue it with 'gradconform run --resume {self.path}', or remove the file"
+                f"results); continue it with 'gradconform {command} --resume {self.path}', or remove the file"
             )
             raise RecordsError(msg)
 

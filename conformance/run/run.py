@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -36,13 +31,11 @@ from .canaries import withdrawn
 from .execution import OnResult, OnStart
 from .guard import Guard
 from .judging import Engine, judged, one_thread
+from .loaded_files import loaded_files
 from .options import RunOptions, accepts_run_options
 from .runner import Runner
 from .selection import checks_module, selection_of
 from .skip_lists import withheld_from
-
-#: Folders of installed packages. The versions of packages are in the report's environment.
-_INSTALLED = {"site-packages", "dist-packages"}
 
 #: Why a device cannot run some checks, by its probe.
 _ENDS = "plain autograd on this device ends the process where a backward raises, so no check lets one raise"
@@ -189,7 +182,7 @@ class Run:
 
     def header(self) -> Header:
         """Return the header of this run's records."""
-        return header_of(self.empty_report(), tuple(self._items), self.measured, _loaded_files(self.options))
+        return header_of(self.empty_report(), tuple(self._items), self.measured, loaded_files(self.options))
 
     def run(
         self,
@@ -283,53 +276,3 @@ def _left_out(item: Item, probe: Probe | None) -> Result | None:
 
 def _replaces_data(trial: Trial) -> bool:
     return any(action.kind == "replace" for action in trial.actions)
-
-
-def _loaded_files(options: RunOptions) -> dict[str, str]:
-    """Return the SHA-256 of each file that a run loads, by its path from the current folder.
-
-    These are the files that options name (target, stages, schedules, lists of operations, device plugins), and the
-    modules imported from the folders of these.
-    """
-    named = list(_named(options))
-    folders = {path.parent for path in named if path.suffix == ".py" and _INSTALLED.isdisjoint(path.parts)}
-    found = {*named, *_imported_from(folders)}
-    return {_shown(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(found) if path.is_file()}
-
-
-def _named(options: RunOptions) -> Iterator[Path]:
-    for one in options.naming_files():
-        for text in (one, one.partition(":")[0]) if isinstance(one, str) else ():
-            if Path(text).is_file():
-                yield Path(text).resolve()
-                break
-    for module in options.device_plugins:
-        origin = _origin(module)
-        if origin is not None:
-            yield origin
-
-
-def _origin(module: str) -> Path | None:
-    """Return the file of a module; None where it has none, or cannot be found."""
-    loaded = getattr(sys.modules.get(module), "__file__", None)
-    if loaded is None:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):  # the run has already reported its error
-            return None
-        loaded = None if spec is None else spec.origin
-    return Path(loaded).resolve() if loaded and Path(loaded).is_file() else None
-
-
-def _imported_from(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files of modules in ``folders``; each folder of the many modules is resolved once."""
-    known, resolved = {str(folder) for folder in folders}, cache(os.path.realpath)
-    for module in list(sys.modules.values()) if known else ():
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(".py") and resolved(os.path.dirname(file)) in known:  # noqa: PTH120 (a path object for each module would dominate the time)
-            yield Path(file).resolve()
-
-
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return Path(os.path.relpath(path, here)).as_posix() if path.is_relative_to(here) else path.as_posix()

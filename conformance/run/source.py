@@ -23,10 +23,17 @@ class Source:
 
     ``options`` are those of a run that it reads. ``selecting`` finds a check again by its id, if the id has enough for
     that. ``area`` is the first part of its checks' ids, if ``gradconform device`` runs them; that command runs the
-    areas in the order of the sources, and ``last`` ones after all dtypes.
+    areas in the order of the sources, and ``last`` ones after all dtypes. ``command`` is the name of a command of its
+    own, empty for a part of ``gradconform run``.
     """
 
     options: tuple[Option, ...]
+    command: str = ""
     selecting: OptionsSelecting | None = None
     area: str = ""
     last: bool = False
+
+    @property
+    def by_name(self) -> dict[str, Option]:
+        """The options by name."""
+        return {option.name: option for option in self.options}

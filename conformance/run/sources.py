@@ -14,13 +14,16 @@ from gradconform.user_input.option_help import AFTER_SOURCES, RUN_OPTIONS
 
 from .source import Source
 
-#: The folders, in the order of their options in help and of their checks in a plan.
+#: The parts of a run, in the order of their options in help and of their checks in a plan.
 NAMES = ("schedules", "stages", "operations", "blocks", "settings", "faults")
+
+#: The sources with a command of their own, by the command.
+COMMANDS = {"pipeline": "pipeline", "schedule-text": "schedule_text", "stage-objects": "stage_objects"}
 
 #: The package of the folders.
 FOLDER = "gradconform.sources"
 
-#: The descriptions of all sources by name.
+#: The descriptions of the parts of a run by name.
 SOURCES: Mapping[str, Source] = {name: import_module(f"{FOLDER}.{name}").SOURCE for name in NAMES}
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from .values import SelectionError
+from .values import SelectionError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: ``several`` are names, which commas may separate; ``paths`` are files, whose names may contain a comma.
 Kind = Literal["text", "several", "paths", "switch"]
@@ -127,3 +130,102 @@ class Option:
         else:
             reported = value if isinstance(value, tuple) else [value]
             yield from [word for one in reported if one is not None for word in (self.flag, str(one))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionValues:
+    """The options of one command, a field each, checked at creation from any source; None means the default."""
+
+    #: The name of the command in a report, empty for ``gradconform run``.
+    COMMAND: ClassVar[str] = ""
+    #: Every option by the name of its field, in the order in which help shows them.
+    OPTIONS: ClassVar[Mapping[str, Option]] = {}
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **given: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: D105 (every option has a field)
+
+    def __post_init__(self) -> None:
+        """Check every value, and store it in one form."""
+        for name, option in self.OPTIONS.items():
+            given = getattr(self, name)
+            object.__setattr__(self, name, option.default if given is None else option.check(given))
+
+    @classmethod
+    def of(cls, target: object, **given: Any) -> Self:
+        """Return the options for ``target`` with the given values, in any form that a user may use.
+
+        Raises :class:`~gradconform.user_input.values.SelectionError` and
+        :class:`~gradconform.contract.shard.ShardError` (both ``ValueError``) for an invalid value, and ``TypeError``
+        for an unknown option.
+        """
+        unknown = next((name for name in given if name not in cls.OPTIONS), None)
+        if unknown is not None:
+            msg = f"unknown option {unknown!r}; nearest: {nearest(unknown, cls.OPTIONS)}"
+            raise TypeError(msg)
+        return cls(target=target, **given)
+
+    def but(self, **given: Any) -> Self:
+        """Return these options with the given values replaced."""
+        return replace(self, **given)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every option by name as JSON values, for records, reports and other processes.
+
+        A target that is an object has no name by which another process could find it: it is None.
+        """
+        command = {"command": self.COMMAND} if self.COMMAND else {}
+        return {**command, **{name: option.written(getattr(self, name)) for name, option in self.OPTIONS.items()}}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options that :meth:`to_json` wrote.
+
+        Raises ``ValueError`` if one is missing or unknown, has an invalid value, or is of another command.
+        """
+        given = {name: value for name, value in values.items() if name != "command"}
+        wrong = sorted({*given} ^ {*cls.OPTIONS})
+        if values.get("command", "") != cls.COMMAND or wrong:
+            command = f"gradconform {cls.COMMAND or 'run'}"
+            differing = [f"{name} is {'missing' if name in cls.OPTIONS else 'unknown'}" for name in wrong]
+            differing = differing or [f"they are of {values.get('command')!r}"]
+            msg = (
+                f"the options do not fit {command!r} of this version of gradconform: {', '.join(differing)}; "
+                f"expected {', '.join(cls.OPTIONS)}"
+            )
+            raise SelectionError(msg)
+        for name, option in cls.OPTIONS.items():
+            option.refuse_foreign(given[name])
+        return cls(**given)
+
+    def words(self, *changes: Changes) -> list[str]:
+        """Return the command-line words for those options of some kinds, or of all, that are not the default."""
+        found = ((option, getattr(self, name)) for name, option in self.OPTIONS.items() if name != "target")
+        told = [(option, value) for option, value in found if value != option.default]
+        kept = [(option, value) for option, value in told if not changes or option.changes in changes]
+        return [word for option, value in kept for word in option.words(value)]
+
+    def naming_files(self) -> Iterator[object]:
+        """Yield the values that name a file which the run loads, or an object in one."""
+        for name, option in self.OPTIONS.items():
+            if option.loads_files:
+                given = getattr(self, name)
+                yield from given if isinstance(given, tuple) else [given]
+
+
+def values_class(
+    name: str, doc: str, options: Mapping[str, Option], *, command: str = "", base: type[OptionValues] = OptionValues
+) -> Any:
+    """Return the frozen dataclass of a command's options, with a field for each that ``base`` does not have."""
+    own = [one for one in options.values() if one.name not in base.__dataclass_fields__]
+    return make_dataclass(
+        name,
+        [(one.name, Any, field(default=one.default)) for one in own],
+        bases=(base,),
+        namespace={"__doc__": doc, "COMMAND": command, "OPTIONS": options},
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )

@@ -9,7 +9,7 @@ import contextlib
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gradconform.exits import EXIT_ENVIRONMENT, UsageError
@@ -65,6 +65,11 @@ def profile_named(name: object) -> Profile:
     return _one_of(PROFILES, "profile", name)
 
 
+def step_profile_named(name: object) -> Profile:
+    """Return the profile of training steps; raise :class:`SelectionError` if not in :data:`STEP_PROFILES`."""
+    return _one_of(STEP_PROFILES, "profile", name)
+
+
 def sizes_named(name: object) -> Sizes:
     """Return the largest size of blocks to try; raise :class:`SelectionError` if not in :data:`SIZES`."""
     return _one_of(SIZES, "sizes", name)
@@ -96,12 +101,16 @@ def seed_read(text: str) -> int:
     return int(text)
 
 
-def max_crashes_named(max_crashes: Any) -> int:
-    """Return how many checks may end their process; raise :class:`SelectionError` if it is not a count from 1."""
-    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
-        msg = f"max_crashes: expected a whole number of at least 1, got {max_crashes!r}"
-        raise SelectionError(msg)
-    return max_crashes
+def count_named(name: str) -> Callable[[Any], int]:
+    """Return a function that returns the count in an option, and raises :class:`SelectionError` if it is not from 1."""
+
+    def checked(given: Any) -> int:
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            msg = f"{name}: expected a whole number of at least 1, got {given!r}"
+            raise SelectionError(msg)
+        return given
+
+    return checked
 
 
 def count_read(text: str) -> int:

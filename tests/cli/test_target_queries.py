@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.cli.target_queries import query_targets
+from gradconform.run.target_queries import query_targets
 from gradconform.version import KIT_VERSION
 
 TELL = "gradconform.target.resolve:describe_targets"

@@ -9,11 +9,11 @@ import pytest
 
 from gradconform.cli.arguments import parser
 from gradconform.pipeline.cases import SCENARIOS, cases_of
-from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
+from gradconform.sources.pipeline import PipelineOptions
 from gradconform.user_input.values import SelectionError
 
 

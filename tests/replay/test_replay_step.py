@@ -16,13 +16,13 @@ import torch
 
 from gradconform.cli import main
 from gradconform.devices.environment import environment
-from gradconform.pipeline.options import PipelineOptions
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.oracle import Plain, run_plain
 from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.replay.step_script import ReplayedStep, where_is
 from gradconform.report.sentences import command_of_script
 from gradconform.results import Report, Result
+from gradconform.sources.pipeline import PipelineOptions
 
 CASES = {case.id: case for case in step_cases("standard")}
 #: Fewer of them, unlike each other.

@@ -1,0 +1,130 @@
+"""Whole training steps and schedules on several processes, which torch's launcher starts: ``gradconform pipeline``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradconform.contract.extra_ids import word_of
+from gradconform.run.options import OPTIONS as RUN_OPTIONS
+from gradconform.run.source import Source
+from gradconform.user_input.option import Option, OptionValues, values_class
+from gradconform.user_input.values import count_named, count_read, step_profile_named
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: The prefix of each training step's id.
+STEPS = "step."
+
+#: The options that change a training step's values, which ``gradconform replay`` accepts.
+_OF_VALUES = ("target", "device", "device_plugins", "dtype", "seed")
+
+
+def _count(name: str, help: str, *, metavar: str = "N", default: int | None = None, **more: Any) -> Option:  # noqa: A002 (the field's name)
+    """Return an option that takes a whole number from 1."""
+    return Option(
+        name=name, help=help, metavar=metavar, default=default, read=count_read, check=count_named(name), **more
+    )
+
+
+_OPTIONS = (
+    Option(
+        name="target",
+        metavar="TARGET",
+        loads_files=True,
+        help="a runtime or torch's three functions, named as for 'gradconform run'",
+    ),
+    Option(
+        name="profile",
+        metavar="PROFILE",
+        unset="quick",
+        read=step_profile_named,
+        check=step_profile_named,
+        help="training steps: run quick (the most common, on two ranks) or standard (every pair of features, on two "
+        "and four ranks)",
+    ),
+    Option(
+        name="schedule",
+        metavar="NAME",
+        kind="several",
+        default=(),
+        loads_files=True,
+        help="judge a schedule instead of training steps: a torch schedule class, a CSV file in torch's format, or "
+        "all; may be repeated",
+    ),
+    RUN_OPTIONS["checks"],
+    _count("ranks", "schedules: run N processes in total", unset="2"),
+    _count(
+        "stages_per_rank",
+        "schedules: put K stages on each rank",
+        metavar="K",
+        unset="2, or 1 if the schedule requires it",
+    ),
+    _count("microbatches", "schedules: run M micro-batches per step", metavar="M", unset="four per rank"),
+    Option(name="device", metavar="DEVICE", default="cpu", check=str, help="put the stages on DEVICE"),
+    RUN_OPTIONS["device_plugins"],
+    Option(
+        name="ranks_share_device",
+        kind="switch",
+        default=False,
+        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
+    ),
+    Option(name="dtype", metavar="DTYPE", default="float32", check=str, help="run in DTYPE"),
+    RUN_OPTIONS["seed"],
+    _count(
+        "timeout",
+        "stop a check after SECONDS, or four times SECONDS if stages are compiled",
+        metavar="SECONDS",
+        default=60,
+        changes="plan",
+    ),
+    _count("nnodes", "use N machines; they share the ranks evenly", default=1),
+    Option(
+        name="rdzv_endpoint",
+        metavar="HOST:PORT",
+        default="localhost:0",
+        check=str,
+        help="let the machines meet at this address, as for torchrun; steps on four ranks use the next port",
+    ),
+    Option(name="rdzv_id", metavar="ID", default="gradconform", check=str, help="give the machines a common run name"),
+    Option(
+        name="fixed",
+        kind="switch",
+        default=False,
+        help="only for target torch: judge torch with the correct split that gradconform.reference.install() puts "
+        "into it, and torch as released for comparison",
+    ),
+    RUN_OPTIONS["shard"],
+    replace(RUN_OPTIONS["waivers"], unset="none"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PipelineOptions(OptionValues):
+    """The options of ``gradconform pipeline``; without a ``schedule`` whole training steps are judged."""
+
+    def alone(self, check: str) -> Self:
+        """Return the options of a run of one check, with only the check's own schedule."""
+        named = {name: Path(name).stem if name.endswith(".csv") else name for name in self.schedule}
+        own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
+        return self.but(schedule=own or self.schedule, checks=(check,), shard=None, waivers=None)
+
+    @property
+    def of_values(self) -> Self:
+        """Return only the options that change a training step's values."""
+        return type(self)(**{name: getattr(self, name) for name in _OF_VALUES})
+
+
+SOURCE = Source(command="pipeline", options=_OPTIONS)
+
+if TYPE_CHECKING:
+
+    class PipelineOptions(_PipelineOptions):
+        """The options of ``gradconform pipeline``."""
+
+else:
+    PipelineOptions = values_class(
+        "PipelineOptions", _PipelineOptions.__doc__, SOURCE.by_name, command=SOURCE.command, base=_PipelineOptions
+    )
