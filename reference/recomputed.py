@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.torch_releases.edges import is_compiled, lasting_edge
-from gradconform.torch_releases.saved import saves_to_recompute
+from gradconform.torch_releases.saved import recomputing
 
 #: The start of a backward: an output, or the edge of one that was freed.
 Root = Tensor | GradientEdge
@@ -38,25 +38,27 @@ def needs_grad(output: object) -> bool:
 
 
 def recomputes(roots: Iterable[Root]) -> bool:
-    """Return whether a backward from ``roots`` runs a part of the forward again."""
-    return any(map(_recomputes, nodes_behind(roots)))
+    """Return whether a backward from ``roots`` runs a part of the forward again.
+
+    A node re-enters autograd, or has saved tensors that must be computed again.
+    """
+    nodes = nodes_behind(roots)
+    for node in nodes:
+        if "Checkpoint" in node.name():
+            return True
+    return bool(recomputing(nodes))
 
 
-def nodes_behind(roots: Iterable[Root]) -> Iterator[Node]:
-    """Yield every node of the graph below ``roots`` once."""
-    waiting = [edge_of(root).node for root in roots]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        below = {child for child, _ in node.next_functions if child is not None} - seen
-        seen |= below
-        waiting += below
-
-
-def _recomputes(node: Node) -> bool:
-    """Return whether ``node`` re-enters autograd, or has saved tensors that must be computed again."""
-    return "Checkpoint" in node.name() or saves_to_recompute(node)
+def nodes_behind(roots: Iterable[Root]) -> list[Node]:
+    """Return every node of the graph below ``roots`` once."""
+    found = list(dict.fromkeys(edge_of(root).node for root in roots))
+    seen = set(found)
+    for node in found:  # it grows
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
 
 
 def runs_once(roots: Iterable[Root]) -> bool:

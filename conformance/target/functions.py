@@ -112,7 +112,7 @@ class FunctionsSession(StageSession):
                 if self._spec.releases_outputs or isinstance(output, Tensor)
             )
         roots = tuple(flattened(outputs) if self._spec.releases_outputs else tensors(outputs))
-        weights = self._stage.parameters()
+        weights = iter(self._parameters.values())  # read once, as torch's runtime passes them
         if self._spec.weights:
             weights = weights_for("I", self._spec.weights, weights)
         names = ("outputs", "output gradients", "inputs", "weights")
@@ -135,7 +135,8 @@ class FunctionsSession(StageSession):
             for weights, part in calls_of_weight(self._spec.weights, list(self._stage.parameters()), context):
                 self._call(SPLIT[1], ("weights", ""), weights, part, **options)
             return None  # the result of W has the order of the weights that it was passed
-        result = self._call(SPLIT[1], ("weights", ""), self._stage.parameters(), context, **options)
+        weights = iter(self._parameters.values())
+        result = self._call(SPLIT[1], ("weights", ""), weights, context, **options)
         return tuple(result) if isinstance(result, (tuple, list)) else None
 
     def put_weight_context(self, mb: int, node: Node, grads: tuple[Tensor | None, ...]) -> None:

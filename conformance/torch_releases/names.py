@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,10 @@ class Name:
     def there(self, owner: Any = None) -> bool:
         """Return whether the torch of this process has it."""
         owner = self.home() if owner is None else owner
-        return any(hasattr(owner, spelling) for spelling in self.spellings)
+        for spelling in self.spellings:  # noqa: SIM110 (a generator takes three Python calls, and every action asks)
+            if hasattr(owner, spelling):
+                return True
+        return False
 
     def unavailable(self) -> UnavailableError:
         """Return the error for the missing name."""
@@ -60,7 +64,7 @@ class Name:
         """Return the module or object that holds the name; None if this torch has none."""
         module, _, inside = self.owner.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            found: Any = sys.modules.get(module) or importlib.import_module(module)
         except ImportError:
             return None
         for part in inside.split(".") if inside else ():

@@ -14,16 +14,13 @@ from torch.autograd.graph import Node
 
 from .names import Name
 
+#: The module whose objects compute a saved tensor again.
+_CHECKPOINT = "torch.utils.checkpoint"
 _NEEDED = "shows what activation checkpointing has saved"
 #: The packed object in its packed form. Not in 2.9 and before.
 PACKED = Name("torch._C._autograd:SavedTensor", ("data",), _NEEDED)
 #: The module from which checkpointing gets a number just before it recomputes outside a backward.
-UUID_MODULE = Name("torch.utils.checkpoint", ("uuid",), _NEEDED)
-
-
-def saves_to_recompute(node: Node) -> bool:
-    """Return whether ``node`` has saved tensors that checkpointing recomputes when they are unpacked."""
-    return bool(recomputing([node]))
+UUID_MODULE = Name(_CHECKPOINT, ("uuid",), _NEEDED)
 
 
 def recomputing(nodes: Iterable[Node]) -> set[Node]:
@@ -34,11 +31,12 @@ def recomputing(nodes: Iterable[Node]) -> set[Node]:
     (packed,) = PACKED.spellings
     found = set()
     for node in nodes:
-        for name in _raw_by(type(node)):
+        kind: Any = type(node)
+        for name in _raw_in(BackwardCFunction if issubclass(kind, BackwardCFunction) else kind):  # inlined: see _raw_by
             saved = getattr(node, name)
-            if any(_is_to_compute(getattr(one, packed)) for one in _each(saved)):
-                found.add(node)
-                break
+            for one in saved if isinstance(saved, tuple) else (saved,):
+                if type(getattr(one, packed)).__module__ == _CHECKPOINT:
+                    found.add(node)
     return found
 
 
@@ -55,14 +53,10 @@ def products_recomputing(nodes: Iterable[Node]) -> set[Node]:
         for name in _raw_in(type(node)):
             one = getattr(getattr(node, name), packed)
             if one is not None:
-                if type(one) is not Tensor and _is_to_compute(one):
+                if type(one) is not Tensor and type(one).__module__ == _CHECKPOINT:
                     found.add(node)
                 break
     return found
-
-
-def _is_to_compute(packed: Any) -> bool:
-    return type(packed).__module__ == "torch.utils.checkpoint"
 
 
 def saves_tensors(kind: type) -> bool:
