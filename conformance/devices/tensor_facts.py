@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradconform.torch_releases.storage import has_storage
 
@@ -34,11 +34,15 @@ def withheld(device_type: str) -> frozenset[str]:
     return _WITHHELD.get(device_type, frozenset())
 
 
+#: The types whose tensors on the CPU have a storage.
+_PLAIN = frozenset({Tensor, nn.Parameter})
+
+
 def storage_of(tensor: Tensor) -> UntypedStorage | None:
     """Return the storage of a strided tensor; None if its device shows none."""
     if tensor.layout is not torch.strided:
         return None
-    if tensor.is_cpu and type(tensor) is Tensor:
+    if tensor.is_cpu and type(tensor) in _PLAIN:
         return tensor.untyped_storage()
     if not _shows(tensor, "address") or not has_storage(tensor):
         return None
@@ -53,6 +57,8 @@ def storage_of(tensor: Tensor) -> UntypedStorage | None:
 
 def address_of(tensor: Tensor) -> int | None:
     """Return the address in bytes of the storage of ``tensor``; None if its device shows none."""
+    if tensor.is_cpu and type(tensor) in _PLAIN and tensor.layout is torch.strided:  # common, and quick
+        return tensor.untyped_storage().data_ptr()
     storage = storage_of(tensor)
     try:
         return None if storage is None else storage.data_ptr()

@@ -209,13 +209,10 @@ class _Run:
                 tie(self.modules[index], self._module(0), self.trial.tied)
         return self.modules[index]
 
-    @property
-    def _on_other_streams(self) -> bool:
-        """Whether the last call ran work on another stream than the caller's, as far as the log sees streams."""
-        return self.streams is not None and self.streams.other_streams
-
     def _act(self, lane: Lane, sight: Sight) -> None:
-        action, self.reads = sight.action, CallerReads()
+        action = sight.action
+        if self.streams is not None:
+            self.reads = CallerReads()
         if self.trial.raising:  # in every action: a backward may run a forward again
             vars(lane.stage)["raising"] = action.mb in self.trial.raising
         try:
@@ -223,16 +220,12 @@ class _Run:
                 CALLER_ACTS[action.kind](lane, action.mb)
             else:
                 _SESSION_ACTS[action.kind](self, lane, action.mb, sight)
-            lane.received.after(action.kind, action.mb)
+            if self.trial.received:
+                lane.received.after(action.kind, action.mb)
             if lane.upstream and action.kind == "finish" and (wrong := lane.upstream.go_on()):
                 sight.seen["upstream"] = wrong
-            late = self._on_other_streams and action.kind in _WRITES and not lane.closed
-            if late:
-                self.reads.read("parameter gradient", lane.session.param_grads().items())
-            if not self.is_cpu:  # late errors of the device belong to the action that caused them
-                self.device.synchronize()
-            if late:
-                sight.seen["late"] = self.reads.late()
+            if not self.is_cpu:
+                self._wait(lane, sight)
         except UnsupportedError:
             raise
         except BaseException as error:  # noqa: BLE001 (every error of the implementation is an observation)
@@ -240,9 +233,22 @@ class _Run:
         if not self.is_cpu and action.kind in {"B", "I", "W"}:
             self.device.wait_for_autograd()  # tensors that it has freed count neither as alive nor as memory
 
+    def _wait(self, lane: Lane, sight: Sight) -> None:
+        """Wait for the device: its late errors belong to the action that caused them. Record its late gradients."""
+        streams, kind = self.streams, sight.action.kind
+        late = streams is not None and streams.other_streams and kind in _WRITES and not lane.closed
+        if late:
+            self.reads.read("parameter gradient", lane.session.param_grads().items())
+        self.device.synchronize()
+        if late:
+            sight.seen["late"] = self.reads.late()
+
     def _call(self, kind: str, call: Callable[..., Any], *args: Any) -> Any:
         """Return the result of a session's call, logged, in the modes of the trial."""
         if not self.trial.modes:  # common, and quick
+            if self.log is NO_LOG:
+                with self.alone:
+                    return call(*args)
             with self.log, self.alone:
                 return call(*args)
         return call_in(self.trial.modes, kind, self.materials.device, partial(self._logged, call, *args))
@@ -291,7 +297,7 @@ class _Run:
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
         if lane.upstream:
             lane.upstream.returned(mb, returned)
-        if self._on_other_streams:
+        if self.streams is not None and self.streams.other_streams:
             self.reads.read("input gradient", ((f"input {slot}", grad) for slot, grad in enumerate(returned)))
         known = sight.known.input_grads
         sight.seen["input_grads"] = copies = copies_of(returned, known)
@@ -380,17 +386,19 @@ class _Run:
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
             return
-        recorded = {name: grad for name, grad in stored.items() if grad is not None and grad.requires_grad}
-        if recorded:
-            sight.seen["recorded"] = {n: grad.grad_fn.name() if grad.grad_fn else "" for n, grad in recorded.items()}
+        for name, grad in stored.items():
+            if grad is not None and grad.requires_grad:
+                begins = grad.grad_fn.name() if grad.grad_fn else ""
+                sight.seen.setdefault("recorded", {})[name] = begins
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
         # The copies of a closed session's gradients are known, and are on the CPU.
         if not (lane.closed or (self.is_cpu and (copies is known or copies is before))):
             self._locate(sight, "parameter gradient", "gradient of", stored.items())
         if action.mb in lane.args:
-            args = lane.args[action.mb]
-            grads = [a.grad if isinstance(a, Tensor) and a.is_leaf else None for a in args]
+            grads = []
+            for arg in lane.args[action.mb]:
+                grads.append(arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None)  # noqa: PERF401 (a comprehension is a call)
             sight.seen["arg_grads"] = copies_of(grads, sight.known.arg_grads)
         if lane.hooks:
             sight.seen["hook_calls"] = lane.hooks.take()

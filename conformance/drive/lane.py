@@ -31,7 +31,7 @@ class Lane:
     """
 
     def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
-        trial = materials.trial
+        trial, actions = materials.trial, materials.trial.actions
         self.index, self.stage = index, stage
         modules = "module_hooks" in trial.watch
         self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
@@ -60,9 +60,9 @@ class Lane:
             example_outputs=materials.example_outputs(index),
             example_target=materials.target(index, 0) if trial.loss_at(index) else None,
             args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
-            repeats_weight=any(a.kind == "W" and a.misuse and a.mb not in trial.raising for a in trial.actions),
+            repeats_weight=not {a.mb for a in actions if a.kind == "W" and a.misuse}.issubset(trial.raising),
             retain_graph=trial.retain_graph,
-            releases_outputs=any(action.kind == "send" and action.stage == index for action in trial.actions),
+            releases_outputs=("send", index) in {(action.kind, action.stage) for action in actions},
             kept_lists=trial.kept_lists,
             weights=trial.weights,
         )

@@ -40,7 +40,7 @@ def _copy(value: Any, own: Any, known: Iterable[Any]) -> Any:
     if not isinstance(value, Tensor):
         return value
     for copy in known:
-        if _is_copied(own, copy):
+        if own is copy or _is_copied(own, copy):
             return copy
     if own is not value:
         return own
@@ -53,7 +53,7 @@ def _all_on_cpu(values: Collection[Any]) -> list[Any]:
     for value in values:
         if isinstance(value, Tensor) and not value.is_cpu:
             away.setdefault(value.device, []).append(value)
-    if not away:
+    if not away:  # common
         return list(values)
     copied = {
         id(value): copy
@@ -68,12 +68,12 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
 
     ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
-    if known is not None and len(known) != len(values):
-        known = None
-    if isinstance(known, tuple) and all(map(_is_copied, values, known)):
+    if known is None or len(known) != len(values):
+        return tuple([_copy(value, own, ()) for value, own in zip(values, _all_on_cpu(values), strict=True)])
+    if isinstance(known, tuple) and _all_copied(values, known):
         return known
-    copies = [()] * len(values) if known is None else [(copy,) for copy in known]
-    return tuple(map(_copy, values, _all_on_cpu(values), copies))
+    both = zip(values, _all_on_cpu(values), known, strict=True)
+    return tuple([_copy(value, own, (copy,)) for value, own, copy in both])
 
 
 def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,40 +81,41 @@ def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mappin
 
     One of ``known`` itself is returned if every value equals its copy in it and is on the CPU.
     """
-    earlier = [copies for copies in known if copies]
-    for copies in earlier:
-        if _are_copied(held, copies):
+    for copies in known:
+        if copies and list(held) == list(copies) and _all_copied(held.values(), copies.values()):
             return copies
     return {
-        name: None if value is None else _copy(value, own, [copies.get(name) for copies in earlier])
+        name: None if value is None else _copy(value, own, [copies.get(name) for copies in known])
         for (name, value), own in zip(held.items(), _all_on_cpu(held.values()), strict=True)
     }
 
 
-def _is_copied(value: Any, copy: Any) -> bool:
-    """Return whether a CPU tensor is equal to its copy, strides included; whether any other value is the same.
+def _all_copied(values: Iterable[Any], copies: Iterable[Any]) -> bool:
+    """Return whether each CPU tensor is equal to its copy, strides included, and any other value is the same.
 
     The values are compared each time: a write through ``.data``, or by a user's kernel, counts no version.
     """
-    return value is copy or (
+    for value, copy in zip(values, copies, strict=True):
+        if value is not copy and not _is_copied(value, copy):
+            return False
+    return True
+
+
+def _is_copied(value: Any, copy: Any) -> bool:
+    """Return whether a CPU tensor is equal to its copy, as :func:`_all_copied` does; of anything else, False."""
+    if not (
         type(copy) is Tensor
         and type(value) in _PLAIN
         and value.is_cpu
         and value.dtype is copy.dtype
         and value.layout is copy.layout is _STRIDED
-        and equal(value, copy)
-        and value.stride() == copy.stride()
-    )
-
-
-def _are_copied(held: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
-    """Return whether copies have the names and order of ``held``, and each equals a new copy."""
-    if len(held) != len(copies):
+    ):
         return False
-    for (name, value), (other, copy) in zip(held.items(), copies.items(), strict=True):
-        if name != other or not _is_copied(value, copy):
-            return False
-    return True
+    try:
+        same = torch.equal(value, copy)
+    except NotImplementedError:  # a dtype that torch cannot compare
+        same = equal(value, copy)
+    return same and value.stride() == copy.stride()
 
 
 def on_cpu(value: Any) -> Any:

@@ -129,7 +129,8 @@ class Materials:
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
-        return map_leaves(_bare, _example_outputs(self.trial.stages[lane], self.dtype, self.seed_of(lane), self._modes))
+        case = self.trial.stages[lane]
+        return map_leaves(_bare, _example_outputs(case, self.dtype, self.given_seed, self._modes, less=0))
 
     def rng_seed(self, mb: int) -> int:
         """Return the seed of all generators with which every forward of ``mb`` starts."""
@@ -151,14 +152,13 @@ class Materials:
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return the drawn values for the arguments of ``mb``: CPU tensors, None if nothing is random."""
         mb = 0 if self.trial.same_args else mb
-        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less=self._rows_less(mb))
+        less = mb % 2 if self.trial.ragged else 0
+        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less=less)
 
     def _drawn_grads(self, lane: int, mb: int, seed: int) -> Tree:
-        return _drawn_output_grads(self.trial.stages[lane], self.dtype, seed, mb, self._modes, less=self._rows_less(mb))
-
-    def _rows_less(self, mb: int) -> int:
-        """Return how many rows a micro-batch has less than the others."""
-        return mb % 2 if self.trial.ragged else 0
+        less = mb % 2 if self.trial.ragged else 0
+        case, example_seed = self.trial.stages[lane], self.given_seed
+        return _drawn_output_grads(case, self.dtype, (seed, example_seed), mb, self._modes, less=less)
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:
@@ -193,8 +193,10 @@ def _drawn_arguments(
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], *, less: int = 0) -> Tree:
-    stage = case.make(dtype=dtype, device=_CPU, seed=seed).train("eval" not in modes)
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], *, less: int) -> Tree:
+    stage = case.make(dtype=dtype, device=_CPU, seed=seed)
+    if "eval" in modes:
+        stage.eval()
     args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0, less=less), stage, _CPU)
     with device_of(_CPU).generators_kept():
         outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
@@ -210,7 +212,9 @@ def _bare(leaf: Any) -> Any:
 
 @lru_cache(maxsize=2048)
 def _drawn_output_grads(  # noqa: PLR0913 (a draw depends on all of them)
-    case: StageCase, dtype: torch.dtype, seed: int, mb: int, modes: frozenset[str], *, less: int = 0
+    case: StageCase, dtype: torch.dtype, seeds: tuple[int, int], mb: int, modes: frozenset[str], *, less: int
 ) -> Tree:
-    example = _example_outputs(case, dtype, seed, modes, less=less)
+    """Return drawn output gradients: the first of the ``seeds`` is for their values, the other for the example."""
+    seed, example_seed = seeds
+    example = _example_outputs(case, dtype, example_seed, modes, less=less)
     return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))
