@@ -41,6 +41,7 @@ from .watches import (
     collections,
     copies_by_name,
     copies_of,
+    copy_of,
     dense,
     live_tensors,
     on_cpu,
@@ -107,6 +108,14 @@ _WRITES = frozenset({"B", "I", "W", "finish"})
 
 #: The micro-batches after which a growth trial counts live tensors: the twentieth, when caches are full, and the last.
 COUNTED = (19, 49)
+
+
+def _keep_result(sight: Sight, stored: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
+    """Record what W returned: one of the ``stored`` gradients has the copy that was made of it."""
+    if sight.result is not None:
+        same = dict(zip(map(id, stored.values()), copies.values(), strict=True))
+        sight.seen["weight_result"] = tuple([same[id(v)] if id(v) in same else copy_of(v) for v in sight.result])
+        sight.result = None
 
 
 def _loss_of(outputs: Tree, target: Tree) -> Tensor | None:
@@ -316,9 +325,7 @@ class _Run:
             ]
 
     def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
-        result = self._call("W", lane.session.backward_weight, mb)
-        if result is not None:
-            sight.seen["weight_result"] = copies_of(result, sight.known.weight_result)
+        sight.result = self._call("W", lane.session.backward_weight, mb)
 
     def _put_by_hand(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
@@ -375,9 +382,7 @@ class _Run:
         if lane.lifetime:
             sight.seen["alive"] = lane.lifetime.count()
         if "growth" in watch:
-            sight.seen.update(input_grads=None, outputs=None, weight_result=None, loss=None)
-            if action.kind == "drop" and action.mb in COUNTED:
-                sight.seen["live_tensors"] = live_tensors(self.collections)
+            self._count(sight)
             return
         try:
             with self.alone:
@@ -385,6 +390,7 @@ class _Run:
             stored = lane.altering.stored(stored) if lane.altering else stored
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
+            _keep_result(sight, {}, {})
             return
         for name, grad in stored.items():
             if grad is not None and grad.requires_grad:
@@ -392,26 +398,36 @@ class _Run:
                 sight.seen.setdefault("recorded", {})[name] = begins
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
+        _keep_result(sight, stored, copies)
         # The copies of a closed session's gradients are known, and are on the CPU.
         if not (lane.closed or (self.is_cpu and (copies is known or copies is before))):
             self._locate(sight, "parameter gradient", "gradient of", stored.items())
         if action.mb in lane.args:
-            grads = []
-            for arg in lane.args[action.mb]:
-                grads.append(arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None)  # noqa: PERF401 (a comprehension is a call)
+            grads = [arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None for arg in lane.args[action.mb]]
             sight.seen["arg_grads"] = copies_of(grads, sight.known.arg_grads)
         if lane.hooks:
             sight.seen["hook_calls"] = lane.hooks.take()
         if "state" in watch:
-            around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
-            process = settings(self.materials.device, self.before)
-            earlier = sight.known.state, lane.state
-            lane.state = around.state(self.materials.device, lane.passed_objects(), *earlier, process=process)
-            sight.seen.update(
-                state=lane.state,
-                shared=shared_storage(lane.returned, stored, around),
-                grad_addresses={name: place_of(grad) for name, grad in stored.items() if grad is not None},
-            )
+            self._look_around(lane, sight, stored)
+
+    def _count(self, sight: Sight) -> None:
+        """Record how many tensors are alive, and keep none: a copy would count as growth."""
+        sight.result = None
+        sight.seen.update(input_grads=None, outputs=None, weight_result=None, loss=None)
+        if sight.action.kind == "drop" and sight.action.mb in COUNTED:
+            sight.seen["live_tensors"] = live_tensors(self.collections)
+
+    def _look_around(self, lane: Lane, sight: Sight, stored: Mapping[str, Tensor | None]) -> None:
+        """Record the state that an action must not change."""
+        around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
+        process = settings(self.materials.device, self.before)
+        earlier = sight.known.state, lane.state
+        lane.state = around.state(self.materials.device, lane.passed_objects(), *earlier, process=process)
+        sight.seen.update(
+            state=lane.state,
+            shared=shared_storage(lane.returned, stored, around),
+            grad_addresses={name: place_of(grad) for name, grad in stored.items() if grad is not None},
+        )
 
 
 _SESSION_ACTS: dict[str, Callable[[_Run, Lane, int, Sight], None]] = {

@@ -6,7 +6,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
@@ -217,12 +217,13 @@ UNKNOWN = Step(Action("finish"))
 class Sight:
     """The observations of an action so far: an unfinished step.
 
-    ``known`` has those of an earlier run, ``seen`` the fields of the step.
+    ``known`` has those of an earlier run, ``seen`` the fields of the step. ``result`` is what W returned.
     """
 
     def __init__(self, action: Action, position: int, known: Step) -> None:
         self.action, self.position, self.known = action, position, known
         self.raised: Raised | None = None
+        self.result: Sequence[Any] | None = None
         self.seen: dict[str, Any] = {"action": action, "position": position}
 
     def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:

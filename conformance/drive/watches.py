@@ -6,8 +6,9 @@ import contextlib
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -32,17 +33,16 @@ def copy_of(value: Any, *known: Any) -> Any:
     memory. If the tensor equals one of ``known``, earlier copies, that copy is returned. Then identical objects are
     known to be equal, and are neither stored nor compared twice.
     """
-    return _copy(value, value if not isinstance(value, Tensor) or value.is_cpu else on_cpu(value), known)
-
-
-def _copy(value: Any, own: Any, known: Iterable[Any]) -> Any:
-    """Return the copy of ``value`` as :func:`copy_of` does; ``own`` is the value on the CPU."""
-    if not isinstance(value, Tensor):
-        return value
+    own = value if not isinstance(value, Tensor) or value.is_cpu else on_cpu(value)
     for copy in known:
         if own is copy or _is_copied(own, copy):
             return copy
-    if own is not value:
+    return _new_copy(value, own)
+
+
+def _new_copy(value: Any, own: Any) -> Any:
+    """Return the copy of ``value`` as :func:`copy_of` does, if none is known; ``own`` is the value on the CPU."""
+    if own is not value or not isinstance(value, Tensor):
         return own
     return own.detach().clone() if own.requires_grad else own.clone()
 
@@ -68,12 +68,15 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
 
     ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
+    on_the_cpu = _all_on_cpu(values)
     if known is None or len(known) != len(values):
-        return tuple([_copy(value, own, ()) for value, own in zip(values, _all_on_cpu(values), strict=True)])
-    if isinstance(known, tuple) and _all_copied(values, known):
-        return known
-    both = zip(values, _all_on_cpu(values), known, strict=True)
-    return tuple([_copy(value, own, (copy,)) for value, own, copy in both])
+        return tuple(map(_new_copy, values, on_the_cpu))
+    found = [
+        copy if own is copy or _is_copied(own, copy) else _new_copy(value, own)
+        for value, own, copy in zip(values, on_the_cpu, known, strict=True)
+    ]
+    unchanged = isinstance(known, tuple) and all(map(is_, found, known)) and all(map(is_, values, on_the_cpu))
+    return known if unchanged else tuple(found)
 
 
 def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,41 +84,41 @@ def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mappin
 
     One of ``known`` itself is returned if every value equals its copy in it and is on the CPU.
     """
-    for copies in known:
-        if copies and list(held) == list(copies) and _all_copied(held.values(), copies.values()):
-            return copies
-    return {
-        name: None if value is None else _copy(value, own, [copies.get(name) for copies in known])
-        for (name, value), own in zip(held.items(), _all_on_cpu(held.values()), strict=True)
-    }
-
-
-def _all_copied(values: Iterable[Any], copies: Iterable[Any]) -> bool:
-    """Return whether each CPU tensor is equal to its copy, strides included, and any other value is the same.
-
-    The values are compared each time: a write through ``.data``, or by a user's kernel, counts no version.
-    """
-    for value, copy in zip(values, copies, strict=True):
-        if value is not copy and not _is_copied(value, copy):
-            return False
-    return True
+    on_the_cpu = _all_on_cpu(held.values())
+    found: dict[str, Any] = {}
+    for (name, value), own in zip(held.items(), on_the_cpu, strict=True):
+        for copies in known:
+            copy = copies.get(name)
+            if own is copy or _is_copied(own, copy):
+                found[name] = copy
+                break
+        else:
+            found[name] = _new_copy(value, own)
+    if all(map(is_, held.values(), on_the_cpu)):
+        for copies in known:
+            if list(copies) == list(found) and all(map(is_, copies.values(), found.values())):
+                return copies
+    return found
 
 
 def _is_copied(value: Any, copy: Any) -> bool:
-    """Return whether a CPU tensor is equal to its copy, as :func:`_all_copied` does; of anything else, False."""
+    """Return whether ``value`` is a CPU tensor that is equal to its copy, strides included.
+
+    The values are compared each time: a write through ``.data``, or by a user's kernel, counts no version.
+    """
     if not (
         type(copy) is Tensor
         and type(value) in _PLAIN
         and value.is_cpu
         and value.dtype is copy.dtype
         and value.layout is copy.layout is _STRIDED
+        and value.stride() == copy.stride()
     ):
         return False
     try:
-        same = torch.equal(value, copy)
+        return torch.equal(value, copy)
     except NotImplementedError:  # a dtype that torch cannot compare
-        same = equal(value, copy)
-    return same and value.stride() == copy.stride()
+        return equal(value, copy)
 
 
 def on_cpu(value: Any) -> Any:
