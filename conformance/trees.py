@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -14,30 +14,39 @@ from torch.autograd.graph import GradientEdge
 Tree = Any
 
 
+#: The types of a tree's inner nodes. A gradient edge has one of them, and is a leaf.
+_BRANCHED = (tuple, list, dict)
+
+
 class OpaqueOutputError(TypeError):
     """An output is an object that the kit does not take apart."""
 
 
-def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; anything but a tuple, list or dict is a leaf.
+def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
+    """Return ``(path, leaf)`` in order, e.g. ``("[0]['h']", tensor)``; anything but a tuple, list or dict is a leaf.
 
     A gradient edge is also a leaf: it represents an output, though torch makes it a tuple.
     """
-    if isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
-        for index, branch in enumerate(tree):
-            yield from leaves(branch, f"{path}[{index}]")
-    elif isinstance(tree, dict):
-        for key, branch in tree.items():
-            yield from leaves(branch, f"{path}[{key!r}]")
+    if isinstance(tree, dict):
+        named = [(f"{path}[{key!r}]", branch) for key, branch in tree.items()]
+    elif isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
+        named = [(f"{path}[{index}]", branch) for index, branch in enumerate(tree)]
     else:
-        yield path, tree
+        return [(path, tree)]
+    found: list[tuple[str, Any]] = []
+    for where, branch in named:
+        found += leaves(branch, where) if isinstance(branch, _BRANCHED) else [(where, branch)]
+    return found
 
 
 def flattened(tree: Tree) -> list[Any]:
     """Return the leaves of ``tree`` in order, without their paths."""
-    if not isinstance(tree, (tuple, list, dict)) or isinstance(tree, GradientEdge):
+    if not isinstance(tree, _BRANCHED) or isinstance(tree, GradientEdge):
         return [tree]
-    return [leaf for branch in (tree.values() if isinstance(tree, dict) else tree) for leaf in flattened(branch)]
+    found: list[Any] = []
+    for branch in tree.values() if isinstance(tree, dict) else tree:
+        found += flattened(branch) if isinstance(branch, _BRANCHED) else [branch]
+    return found
 
 
 def tensors(tree: Tree) -> list[Tensor]:
@@ -50,10 +59,11 @@ def map_leaves(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
     Named tuples and subclasses of dict, such as ``ModelOutput`` of transformers, keep their type.
     """
-    if isinstance(tree, tuple) and not isinstance(tree, GradientEdge):
-        return _tuple_like(tree, [map_leaves(function, branch) for branch in tree])
-    if isinstance(tree, list):
-        return [map_leaves(function, branch) for branch in tree]
+    if isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
+        mapped = [map_leaves(function, b) if isinstance(b, _BRANCHED) else function(b) for b in tree]
+        if type(tree) is tuple:  # common, and quick
+            return tuple(mapped)
+        return mapped if isinstance(tree, list) else _tuple_like(tree, mapped)
     if isinstance(tree, dict):
         return _dict_like(tree, {key: map_leaves(function, branch) for key, branch in tree.items()})
     return function(tree)
@@ -109,7 +119,7 @@ def refuse_opaque(outputs: Tree) -> None:
 
 def as_tuple(outputs: Tree) -> Tree:
     """Return ``outputs``, a single leaf as a tuple of one: the form in which output gradients mirror outputs."""
-    return outputs if isinstance(outputs, (tuple, list, dict)) else (outputs,)
+    return outputs if isinstance(outputs, _BRANCHED) else (outputs,)
 
 
 def equal(one: Tensor, other: Tensor) -> bool:

@@ -144,7 +144,7 @@ class _Run:
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
-        self.streams = log if isinstance(log, SeesStreams) else None
+        self.streams = log if log is not NO_LOG and isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
         self.before = state_outside_torch()
 
@@ -187,7 +187,7 @@ class _Run:
 
     def _endings(self) -> tuple[Action, ...]:
         ended = {action.stage for action in self.trial.actions if action.kind in {"finish", "close"}}
-        return tuple(Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended)
+        return tuple([Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended])
 
     def _lane(self, sight: Sight) -> Lane | None:
         """Return the opened stage of an action; None if opening raises, which is recorded the first time."""

@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -53,7 +53,7 @@ def _all_on_cpu(values: Collection[Any]) -> list[Any]:
     for value in values:
         if isinstance(value, Tensor) and not value.is_cpu:
             away.setdefault(value.device, []).append(value)
-    if not away:  # common
+    if not away:
         return list(values)
     copied = {
         id(value): copy
@@ -294,8 +294,8 @@ class Surroundings(NamedTuple):
         earlier = [state for state in known if state is not None]
         flags = next((state.requires_grad for state in earlier if state.requires_grad == flags), flags)
         copies = {
-            what: copies_by_name(held, *(getattr(state, what) for state in earlier))
-            for what, held in self._asdict().items()
+            what: copies_by_name(held, *map(attrgetter(what), earlier))
+            for what, held in zip(self._fields, self, strict=True)
         }
         copied = copy_of(rng, *(state.rng for state in earlier))
         return State(**copies, requires_grad=flags, rng=copied, process=process, handed=handed)

@@ -385,12 +385,13 @@ class Runner:
 
 def _left_changed(found: Observation, plain: Observation) -> bool:
     """Return whether an implementation changed the process, and differently from plain autograd."""
-    return any(
-        value not in {AS_BEFORE, known.state.process.get(name)}
-        for step, known in zip(found.steps, plain.steps, strict=False)
-        if step.state is not None and known.state is not None
-        for name, value in step.state.process.items()
-    )
+    for step, known in zip(found.steps, plain.steps, strict=False):
+        if step.state is None or known.state is None or step.state.process == known.state.process:
+            continue
+        for name, value in step.state.process.items():
+            if value not in {AS_BEFORE, known.state.process.get(name)}:
+                return True
+    return False
 
 
 def _is_measured(plain: Observation) -> bool:

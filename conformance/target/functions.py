@@ -104,13 +104,11 @@ class FunctionsSession(StageSession):
         """
         args, outputs = self._forwards.pop(mb)
         flat_grads = output_grads
-        if output_grads is not None and _mirrors(as_tuple(outputs), output_grads):
-            given = dict(leaves(output_grads))
-            flat_grads = tuple(
-                given[path]
-                for path, output in leaves(as_tuple(outputs))
-                if self._spec.releases_outputs or isinstance(output, Tensor)
-            )
+        if output_grads is not None:
+            held, given = dict(leaves(as_tuple(outputs))), dict(leaves(output_grads))
+            if held.keys() == given.keys():  # of another structure: the function must refuse them
+                sent = self._spec.releases_outputs
+                flat_grads = tuple([given[p] for p, output in held.items() if sent or isinstance(output, Tensor)])
         roots = tuple(flattened(outputs) if self._spec.releases_outputs else tensors(outputs))
         weights = iter(self._parameters.values())  # read once, as torch's runtime passes them
         if self._spec.weights:
@@ -169,11 +167,6 @@ class FunctionsSession(StageSession):
 def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Return the result of the implementation's code, or of code run in its name: its errors are not the adapter's."""
     return function(*args, **options)
-
-
-def _mirrors(outputs: Tree, grads: Tree) -> bool:
-    """Return whether ``grads`` has the structure of ``outputs``; if not, the function must refuse them."""
-    return dict(leaves(outputs)).keys() == dict(leaves(grads)).keys()
 
 
 def _entries(grads: Any, args: tuple[Any, ...], function: str) -> tuple[Tensor | None, ...]:

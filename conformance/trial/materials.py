@@ -176,7 +176,7 @@ def mean_squares(outputs: Tree, target: Tree) -> Tensor:
 
 def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
     """Return the entry of ``target`` for each tensor of ``outputs`` by path, whatever the order of a dict's keys."""
-    found, slots = list(leaves(as_tuple(outputs))), list(leaves(as_tuple(target)))
+    found, slots = leaves(as_tuple(outputs)), leaves(as_tuple(target))
     by_path = dict(slots)
     if by_path.keys() == dict(found).keys():
         slots = [(path, by_path[path]) for path, _ in found]

@@ -93,8 +93,7 @@ class Trial:
 
     def __hash__(self) -> int:
         """Return a hash of the fields that differ most: a trial is looked up for every check that reads it."""
-        names = tuple(case.name for case in self.stages)
-        return hash((names, self.program, self.loss, self.output_grads, self.watch, self.chain, self.draw))
+        return hash((self.stages, self.program, self.loss, self.output_grads, self.watch, self.chain, self.draw))
 
     def __post_init__(self) -> None:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain or plain autograd cannot do."""
