@@ -35,6 +35,9 @@ STATUSES: tuple[Status, ...] = (
     "passed", "failed", "waived", "unexpectedly_passed", "unsupported", "not_run", "error",
 )  # fmt: skip
 
+#: The statuses that say that every compared value was within its bound.
+_WITHIN_BOUNDS: frozenset[Status] = frozenset({"passed", "unexpectedly_passed"})
+
 #: The possible verdicts; :attr:`Report.verdict` describes each.
 Verdict = Literal[
     "conforms", "conforms in part", "conforms with waivers", "conforms in part with waivers", "does not conform",
@@ -148,6 +151,21 @@ class Result:
     of_runtime: bool | None = None
     exhausted: str | None = None
     undone: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Turn a passed result whose error is above its bound into an error of the kit, wherever it was made.
+
+        A process that receives results, or reads them from a file, decides this again.
+        """
+        if self.error_ratio is None or self.error_ratio <= 1.0 or self.status not in _WITHIN_BOUNDS:
+            return
+        text = (
+            f"error/bound of a passed check: expected at most 1, got {self.error_ratio:.3g}; the kit's code was "
+            "changed or is wrong: run again without anything that patches gradconform, or report a defect of the kit"
+        )
+        values = {"status": "error", "kind": "kit", "message": text, "waiver": None}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
     def place(self) -> Place:

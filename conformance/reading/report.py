@@ -254,6 +254,7 @@ def read_report(path_or_text: str | bytes | os.PathLike[str]) -> Report:
 
 
 def _problems(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
+    yield from _beyond_bounds(report, values)
     yield from _of_results(report)
     yield from _of_shard(report)
     for field, counted in report.summary.items():
@@ -291,6 +292,13 @@ def _of_results(report: Report) -> Iterator[str]:
         problem = _status_problem(result) or _waiver_problem(result, listed)
         if problem:
             yield f"results[{position}] ({result.place.name}) {problem}"
+
+
+def _beyond_bounds(report: Report, values: Mapping[str, Any]) -> Iterator[str]:
+    for position, (result, given) in enumerate(zip(report.results, values["results"], strict=True)):
+        if result.status != given["status"]:  # a result that cannot be is an error as soon as it is made
+            ratio = f"expected error/bound of at most 1, got {result.error_ratio:.3g}"
+            yield f"results[{position}] ({result.place.name}) is {given['status']}: {ratio}"
 
 
 def _waiver_problem(result: Result, listed: Sequence[Mapping[str, Any]]) -> str | None:

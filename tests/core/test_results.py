@@ -11,6 +11,7 @@ import pytest
 from expecttest import assert_expected_inline
 
 from gradconform.devices.environment import environment
+from gradconform.files.records import as_result
 from gradconform.results import STATUSES, NonConformingError, Report, Result, finite
 
 ENVIRONMENT = environment()
@@ -272,3 +273,24 @@ def test_a_written_result_is_read_back_unchanged() -> None:
 def test_iterating_a_report_gives_its_results_in_order() -> None:
     made = report(PASSED, FAILED)
     assert list(made) == made.results
+
+
+@pytest.mark.parametrize("ratio", [1.0000001, 1.7e6, math.inf])
+@pytest.mark.parametrize("status", ["passed", "unexpectedly_passed"])
+def test_a_passed_result_with_an_error_above_its_bound_is_an_error_of_the_kit(status: str, ratio: float) -> None:
+    waiver = WAIVER if status == "unexpectedly_passed" else None
+    found = result(status, error_ratio=ratio, waiver=waiver)
+    assert (found.status, found.kind, found.waiver, found.error_ratio) == ("error", "kit", None, ratio)
+    assert f"expected at most 1, got {ratio:.3g}; " in found.message
+    assert report(PASSED, found).exit_code == 3
+
+
+def test_a_received_passed_result_with_an_error_above_its_bound_is_an_error_of_the_kit() -> None:
+    found = as_result({"record": "result", **result().to_dict(), "headroom": 1.7e6})
+    assert (found.status, found.kind) == ("error", "kit")
+
+
+@pytest.mark.parametrize("status", ["failed", "waived", "unsupported", "error"])
+def test_a_result_that_did_not_pass_has_any_error(status: str) -> None:
+    assert result(status, error_ratio=7.0).status == status
+    assert result(error_ratio=1.0).status == "passed"

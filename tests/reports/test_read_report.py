@@ -106,6 +106,13 @@ def test_a_duplicate_check_is_refused(values: Values) -> None:
     )
 
 
+def test_a_passed_result_with_an_error_above_its_bound_is_refused(values: Values) -> None:
+    position = next(n for n, one in enumerate(values["results"]) if one["status"] == "passed")
+    told = refusal(edited(values, "results", position, "headroom", to=2.5))
+    assert f"results[{position}] ({values['results'][position]['check']}[cpu-float32]) is passed: " in told
+    assert "expected error/bound of at most 1, got 2.5" in told
+
+
 def test_a_waived_result_names_its_waiver(values: Values) -> None:
     failed = next(result for result in values["results"] if result["status"] == "failed")
     failed["status"] = "waived"
