@@ -37,8 +37,7 @@ def main() -> None:
     runs: list[float] = []
     guard = Guard()
     for _ in range(options.rounds):
-        run = Run(RunOptions.of(options.target, profile=options.profile))
-        run.guard = None
+        run = Run(RunOptions.of(options.target, profile=options.profile), guarded=False)
         runs.append(seconds(run.run).processor)
         looks += [seconds(guard.look).processor for _ in range(10)]
     count = len(run.plan.items)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,19 +20,11 @@ from gradconform.trial.trial import Trial
 
 from .canaries import BACKWARDS, UNCHANGED, disbelief
 from .judging import one_thread
+from .kit_code import KitCode
 from .runner import Runner
 
 #: The process is examined again after this many checks.
 EVERY = 250
-
-#: The modules that judge, and that carry the results to the reader.
-_JUDGING = tuple(
-    f"gradconform.{name}"
-    for name in (
-        "clause", "drive", "judge", "process", "records", "reference.autograd", "results", "run", "target.functions",
-        "tolerance", "trees", "trial", "workers",
-    )
-)  # fmt: skip
 
 _TRIAL = Trial(stages=(StageCase("canary", "one Linear", lambda: nn.Linear(3, 2), (Normal((4, 3)),)),), program="F0 B0")
 _CPU = torch.device("cpu")
@@ -46,9 +36,10 @@ class Guard:
     ``report_result`` receives the result of each canary.
     """
 
-    def __init__(self) -> None:
-        """Store the state of the kit and of torch before the target is imported."""
-        self._kit, self._dtype, self._tolerances = _kit(), torch.get_default_dtype(), overridden()
+    def __init__(self, checks: Iterable[Check] = ()) -> None:
+        """Store the state of the kit, of its ``checks`` and of torch before the target is imported."""
+        self._changed_code = KitCode(checks).changed  # bound here: what replaces the method is found by it
+        self._dtype, self._tolerances = torch.get_default_dtype(), overridden()
         self._by_import: str | None = None
         self._items = 0
         self.problem: str | None = None
@@ -91,8 +82,7 @@ class Guard:
             return (
                 f"importing the target changed the tolerances that hooks have set from {self._tolerances} to {set_now}"
             )
-        now = _kit()
-        name = next((name for name, code in self._kit.items() if now.get(name) is not code), None)
+        name = self._changed_code()
         return None if name is None else f"{name} changed when the target was imported"
 
 
@@ -109,31 +99,3 @@ def _check(name: str) -> Check:
         needs=frozenset(),
         source=__name__,
     )
-
-
-def _kit() -> dict[str, object]:
-    """Return, by name, the code of every function of the modules that judge, and of their other callables.
-
-    Names that a module itself defines come before imported ones.
-    """
-    own: dict[str, object] = {}
-    imported: dict[str, object] = {}
-    for name in [name for name in sys.modules if name.startswith(_JUDGING)]:
-        for of, value in list(vars(sys.modules[name]).items()):
-            if callable(value):
-                (own if getattr(value, "__module__", None) == name else imported)[f"{name}.{of}"] = _code(value)
-            if isinstance(value, type) and value.__module__ == name:
-                members = ((member, _code(inner)) for member, inner in list(vars(value).items()))
-                own |= {f"{name}.{of}.{member}": code for member, code in members if code is not None}
-    return {**own, **imported}
-
-
-def _code(value: object) -> object:
-    """Return the code of a function, a method or a property; any other callable itself."""
-    if isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    elif isinstance(value, cached_property):
-        value = value.func
-    return getattr(value, "__code__", value if callable(value) else None)

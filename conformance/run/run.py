@@ -54,13 +54,14 @@ class Run:
         diagnose: bool = True,
         oracles: OracleCache | None = None,
         measured: Mapping[str, Any] | None = None,
+        guarded: bool = True,
     ) -> None:
         """Resolve the target and make the plan: of the contract, or of the given schedules.
 
         ``adapters`` are targets by name in addition to the registered ones. A ``choice`` that was made before replaces
         the options on devices and dtypes. The caller has to make it ready, since a process that runs no check opens no
         device. ``diagnose`` and ``oracles`` are those of ``Runner``. ``measured`` has the plan's measurements from
-        another process of the same run, which are not repeated.
+        another process of the same run, which are not repeated. A target of the kit itself need not be ``guarded``.
 
         Raises :class:`~gradconform.target.loading.TargetError`, :class:`~gradconform.user_input.values.SelectionError`,
         :class:`~gradconform.waivers.waiver.WaiverError` and :class:`~gradconform.fixtures.schedules.ScheduleError` (all
@@ -85,9 +86,10 @@ class Run:
         self._withheld = withheld_from(self.plan.items, options.skip_operations)
         self._extra += self._withheld.description
         #: Guards this process; None if the target is one of the kit's own.
-        self.guard: Guard | None = Guard()
+        self.guard: Guard | None = Guard(item.check for item in self.plan.items) if guarded else None
         self.target: Target = resolve(options.target, extra=adapters)
-        self.guard.target_imported()
+        if self.guard is not None:
+            self.guard.target_imported()
         self.waivers = None if options.waivers is None else self._waivers(options.waivers)
         self._diagnose, self._oracles = diagnose, oracles
         self._engines: dict[tuple[str, str, str], Engine] = {}

@@ -188,8 +188,7 @@ def _report(
 ) -> Report:
     """Run ``checks``, or all if none is named."""
     given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
-    run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles)
-    run.guard = None  # all subjects here are the kit's own
+    run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles, guarded=False)
     run.puts_back = diagnose  # single mistakes are causes as well; the matrix itself has no place for them
     return run.run()
 

@@ -52,6 +52,16 @@ Clause.result = lambda self, device, dtype, findings=(), **_: result(self, devic
 """,
         UNSEEN,
     ),
+    "a result, but of no canary": (
+        """
+from gradconform.requirements.clause import Clause
+result = Clause.result
+def passed(self, *where, **values):
+    return result(self, *where, **(values if "canary" in self.id else {**values, "findings": (), "status": "passed"}))
+Clause.result = passed
+""",
+        "gradconform.requirements.clause.Clause.result changed when the target was imported",
+    ),
     "the sender": (
         """
 from gradconform.process.pipes import Sender
@@ -68,7 +78,7 @@ import json
 dumps = json.dumps
 json.dumps = lambda *values, **how: dumps(*values, **how).replace('"failed"', '"passed"')
 """,
-        UNSEEN,
+        UNSEEN.replace("passed", "error"),  # no result passes with such an error
     ),
     "the tolerances": (
         "import gradconform.tolerance; gradconform.tolerance.override({'float32': 1e9})",
