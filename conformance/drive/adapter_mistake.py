@@ -6,9 +6,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from gradconform import trees
 from gradconform.adapter import Adapter
-from gradconform.devices import tensor_facts
 from gradconform.reference import autograd
 from gradconform.target import functions
 
@@ -18,16 +16,7 @@ from .observation import Raised, is_lent
 _SHIPPED = ("gradconform.plugins.adapters", functions.__name__)
 
 #: The folder of the correct split and of plain autograd.
-_REFERENCE = Path(autograd.__file__).parent
-
-#: The files in which the kit watches and copies a device's results. No program needs these operations.
-_WATCHING = frozenset(
-    [Path(str(module.__file__)) for module in (tensor_facts, trees)]
-    + [
-        Path(__file__).with_name(f"{name}.py")
-        for name in ("driver", "lane", "operation_log", "streams", "process_state", "watches")
-    ]
-)
+REFERENCE = Path(autograd.__file__).parent
 
 #: Attributes that are read from an object without a call, though classes may run their own code for them.
 _LOOKUPS = {"__getattr__", "__getattribute__"}
@@ -69,21 +58,7 @@ def raised_by_the_kit(raised: Raised, target_file: str | None) -> bool:
     In that case no device is at fault. Another target that passes arguments which the correct split refuses is itself
     at fault; so are the faults and variants in the same folder.
     """
-    return all(file is not None and Path(file).parent == _REFERENCE for file in (raised.file, target_file))
-
-
-def of_a_watch(raised: Raised) -> bool:
-    """Return whether the kit's own code raised this while it drove plain autograd, and no operation of the stage.
-
-    Errors of a device that is out of memory or lost reach any caller, so they do not count. Neither do errors that
-    autograd's engine raises when plain autograd calls it.
-    """
-    if raised.memory or raised.broken or not raised.file:
-        return False
-    file = Path(raised.file)
-    if file.parent == _REFERENCE:
-        return not raised.engine
-    return file in _WATCHING
+    return all(file is not None and Path(file).parent == REFERENCE for file in (raised.file, target_file))
 
 
 def _module(frame: FrameType) -> str:

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from gradconform import trees
+from gradconform.devices import tensor_facts
 from gradconform.devices.device import device_of
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
-from .adapter_mistake import of_a_watch
+from . import driver, lane, operation_log, process_state, streams, watches
+from .adapter_mistake import REFERENCE
 from .observation import Observation, Raised
 from .operation_log import drive_logged, drive_unlogged, is_logged
 from .reference64 import Computed, OracleCache, References
+
+#: The modules in which the kit watches and copies a device's results. No program needs these operations.
+WATCHING = (driver, lane, operation_log, process_state, streams, tensor_facts, trees, watches)
+
+_WATCHING_FILES = frozenset(Path(str(module.__file__)) for module in WATCHING)
 
 
 class UnjudgedError(Exception):
@@ -131,7 +140,7 @@ class Oracle:
             return found
         own = found.raised.raised
         problem = f"{own} at {found.raised.action}"
-        if own is not None and of_a_watch(own):
+        if own is not None and _of_a_watch(own):
             msg = f"the kit's own code raised {problem} under plain autograd on {self.device} ({own.file}:{own.line})"
             raise WatchError(msg, own)
         if not self.trusted:
@@ -174,3 +183,17 @@ def replaced(materials: Materials, device: torch.device, **of_trial: Any) -> Mat
     """Return the materials on another device, or of a trial that differs in ``of_trial``."""
     trial = replace(materials.trial, **of_trial) if of_trial else materials.trial
     return Materials(trial, dtype=materials.dtype, device=device, seed=materials.given_seed)
+
+
+def _of_a_watch(raised: Raised) -> bool:
+    """Return whether the kit's own code raised this while it drove plain autograd, and no operation of the stage.
+
+    Errors of a device that is out of memory or lost reach any caller, so they do not count. Neither do errors that
+    autograd's engine raises when plain autograd calls it.
+    """
+    if raised.memory or raised.broken or not raised.file:
+        return False
+    file = Path(raised.file)
+    if file.parent == REFERENCE:
+        return not raised.engine
+    return file in _WATCHING_FILES

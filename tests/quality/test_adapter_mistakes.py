@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
@@ -10,8 +12,8 @@ from weakref import WeakValueDictionary
 import pytest
 from torch.distributed.pipelining import PipelineStage
 
-from gradconform import check_stage_backward
-from gradconform.drive import adapter_mistake
+from gradconform import check_stage_backward, reference
+from gradconform.drive import adapter_mistake, oracle
 from gradconform.reference import split
 from gradconform.reference.autograd import AutogradSession
 from gradconform.target import functions
@@ -166,5 +168,25 @@ def test_a_shipped_adapter_refuses_features_it_does_not_claim(name: str, checks:
     assert all("tried, and refused" in result.message for result in report.results)
 
 
-def test_the_files_that_watch_a_device_exist() -> None:
-    assert [path for path in adapter_mistake._WATCHING if not path.is_file()] == []
+#: Modules of the driver whose operations a program requires, or that use none: a device may lack those.
+OF_PROGRAMS = {
+    "adapter_mistake", "boundaries", "caller_acts", "cancellation", "evidence", "gradient_hooks", "main_grad",
+    "observation", "oracle", "receive_buffers", "reference64", "single_operation", "stage_changes", "stage_inputs",
+    "upstream_graph", "user_stage",
+}  # fmt: skip
+
+
+def test_each_module_of_the_driver_watches_or_does_what_a_program_requires() -> None:
+    folder = Path(oracle.__file__).parent
+    watching = {Path(str(module.__file__)) for module in oracle.WATCHING}
+    names = {path.stem for path in watching if path.parent == folder}
+    assert names.isdisjoint(OF_PROGRAMS)
+    assert names | OF_PROGRAMS == {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def test_every_adapter_of_the_kit_is_charged_with_its_mistakes_except_the_references() -> None:
+    shipped = entry_points(group="gradconform.adapters")
+    modules = {entry.module for entry in shipped if entry.module.startswith("gradconform.")}
+    own = {module for module in modules if not module.startswith(reference.__name__)}
+    assert own
+    assert all(module.startswith(adapter_mistake._SHIPPED) for module in own)
