@@ -121,7 +121,8 @@ class Result:
     ``tried``, and those ``not_tried``, by reason; None for any other check.
 
     ``undone`` has the single mistakes that explain findings, as JSON values: ``mistake`` as a cause is written, and in
-    ``left`` the places of the findings that remain when plain autograd makes this mistake too.
+    ``left`` the places of the findings that remain when plain autograd makes this mistake too. ``verified_on`` is
+    the id of a check that fails alike, if plain autograd ran with the mistake in that check instead.
     """
 
     check: str

@@ -94,7 +94,7 @@ class Run:
         self._diagnose, self._oracles = diagnose, oracles
         self._engines: dict[tuple[str, str, str], Engine] = {}
         #: Whether failures of planned rows are examined by additional trials.
-        self.puts_back = diagnose
+        self.explains = diagnose
 
     def run_item(self, item: Item) -> Result:
         """Return the result of one item; it is an error of the environment if this process cannot be trusted."""
@@ -121,7 +121,7 @@ class Run:
             self._engines[key] = make(device, dtype_named(item.dtype))
         engine = self._engines[key]
         if isinstance(engine, Runner):
-            engine.puts_back = self.puts_back
+            engine.explains = self.explains
         return judged(engine, item.check)
 
     def _runner(self, cell: tuple[str, str], device: torch.device, dtype: torch.dtype) -> Runner:

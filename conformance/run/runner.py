@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -36,6 +36,7 @@ from gradconform.trial.trial import Trial
 from gradconform.user_input.option_help import DEFAULT_SEED
 
 from . import samples
+from .alike_failures import AlikeFailures
 from .first_wrong_module import FirstWrongModules
 from .judging import exhausted, judged, one_thread
 from .measurements import Measurements
@@ -93,9 +94,10 @@ class Runner:
         self._shown_withheld: frozenset[str] | None = None
         self._needed_values, self._smallest_modules = NeededValues(self._tried), SmallestModules(self._tried)
         self._first_wrong_modules = FirstWrongModules(target.adapter, dtype, device, seed, {})
-        self._single_mistakes = SingleMistakes(lambda: control_trials(target.capabilities, self._judgeable))
-        #: Whether to find the row values that a failure needs, by additional trials.
-        self.puts_back = diagnose
+        mistakes = SingleMistakes(lambda: control_trials(target.capabilities, self._judgeable))
+        self._alike_failures = AlikeFailures(mistakes)
+        #: Whether failures are explained by additional trials.
+        self.explains = diagnose
 
     def run(self, check: Check) -> Result:
         """Return the result of one check. The target's errors are never raised, only a person's ctrl-C."""
@@ -134,7 +136,9 @@ class Runner:
             return {"status": "unsupported", "unclaimed": tuple(unmet), "message": f"not claimed: {', '.join(unmet)}"}
         if self._adapter_problem and not self.place_unmet:  # an unclaimed dtype or device may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
-        tried, silent, readings = self._judged_trials(check, measured)
+        tried, readings = self._judged_trials(check, measured)
+        undone, tried = self._explained(check, tried, claimed=not unmet) if self.explains else ((), tried)
+        silent = [finding for one in tried if not one.refuses for finding in one.findings]
         findings = samples.reported_findings(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
             judged = list(check.pooled.judge(readings))
@@ -144,18 +148,15 @@ class Runner:
         if below is not None:
             return _off_device(self.device, *below)
         return self._kit_error(findings) or (
-            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": self._undone(check, tried)}
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": undone}
         )
 
-    def _judged_trials(
-        self, check: Check, measured: Measurements
-    ) -> tuple[list[JudgedTrial], list[Finding], list[Any]]:
-        """Return the judged trials of a check, the findings of those that refused nothing, and readings.
+    def _judged_trials(self, check: Check, measured: Measurements) -> tuple[list[JudgedTrial], list[Any]]:
+        """Return the judged trials of a check, and readings.
 
         Raises :class:`TargetRefusedError` if the target refused a trial and no other trial is wrong.
         """
         tried: list[JudgedTrial] = []
-        silent: list[Finding] = []
         readings: list[Any] = []
         refused: TargetRefusedError | None = None
         for trial in check.trials:
@@ -166,11 +167,8 @@ class Runner:
                 continue
             judged = list(check.judge(evidence))
             found = findings_in(judged)
-            if self.puts_back:
-                found = self._smallest_modules.annotate(check, trial, self._needed_values.annotate(check, found))
-                found = self._first_wrong_modules.annotate(check, trial, found)
-            tried.append(JudgedTrial(evidence, found))
-            silent += [] if any(finding.kind == "error" for finding in found) else found
+            if found:  # the evidence of right trials is freed
+                tried.append(JudgedTrial(evidence, found))
             measured.add(evidence, error_ratios_in(judged))
             if check.pooled is not None:
                 if found:
@@ -178,12 +176,26 @@ class Runner:
                 readings.append(check.pooled.read(evidence))
                 if check.pooled.settled(readings, len(check.trials)):
                     break
-        if refused is not None and not any(one.findings for one in tried):
+        if refused is not None and not tried:
             raise refused
-        return tried, silent, readings
+        return tried, readings
 
-    def _undone(self, check: Check, tried: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
-        return self._single_mistakes.explained(check, samples.of_message(check, tried)) if self.puts_back else ()
+    def _explained(
+        self, check: Check, tried: list[JudgedTrial], *, claimed: bool
+    ) -> tuple[tuple[dict[str, Any], ...], list[JudgedTrial]]:
+        """Return the single mistakes that explain a check, and its wrong trials with what their findings need.
+
+        A mistake that leaves nothing needs no value of a row.
+        """
+        undone = self._alike_failures.explained(check, samples.of_message(check, tried)) if claimed else ()
+        whole = any(not one["left"] for one in undone)
+        narrowed = []
+        for one in tried:
+            found, trial = list(one.findings), one.evidence.trial
+            found = found if whole else self._needed_values.annotate(check, found)
+            found = self._smallest_modules.annotate(check, trial, found)
+            narrowed.append(replace(one, findings=self._first_wrong_modules.annotate(check, trial, found)))
+        return undone, narrowed
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict if the kit's own code raised, which is nobody else's fault; else None."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +120,11 @@ class JudgedTrial:
         return frozenset().union(*(_PARTS[kind] for kind in kinds & _PARTS.keys()))
 
     @property
+    def refuses(self) -> bool:
+        """Whether an action raised."""
+        return any(finding.kind == "error" for finding in self.findings)
+
+    @property
     def wrong(self) -> _Wrong:
         """The tensors that are wrong."""
         return _first_places(self.evidence, self.findings)
@@ -134,20 +138,37 @@ class SingleMistakes:
         self._control_trials = control_trials
         self._refuted: dict[_Key, bool] = {}
 
-    def explained(self, check: Check, failing: Sequence[JudgedTrial]) -> tuple[dict[str, Any], ...]:
-        """Return the mistakes that explain findings of a check, as JSON values: ``mistake`` and what is ``left``.
+    def explained(
+        self, check: Check, failing: Sequence[JudgedTrial], likely: Sequence[Cause] = (), *, only: bool = False
+    ) -> dict[Cause, list[int]]:
+        """Return the mistakes that explain findings of a check, each with the places of the findings that are left.
 
-        ``left`` has the places of the findings that remain if the same check is judged against plain autograd with that
-        mistake. A mistake that makes any other value wrong, here or in plain trials, is excluded.
+        Findings are ``left`` if they remain when the check is judged against plain autograd with that mistake. A
+        mistake that makes any other value wrong, here or in plain trials, is excluded. The ``likely`` mistakes are
+        tried first: if one of them leaves nothing, or with ``only``, no others are tried.
         """
         if not failing:
-            return ()
+            return {}
+        possible = [*_candidates(failing)]
+        first = [one for one in possible if one[0] in likely]
+        found = self._those_that_explain(check, failing, first)
+        if only or any(not left for left in found.values()):
+            return found
+        found |= self._those_that_explain(check, failing, [one for one in possible if one not in first])
+        order = {cause: place for place, (cause, _) in enumerate(possible)}
+        found = dict(sorted(found.items(), key=lambda one: order[one[0]]))
+        rounded = _rounded(check, failing) if any(wrong for _, wrong in self._plain) else ()
+        return found | {cause: [] for cause in rounded}
+
+    def _those_that_explain(
+        self, check: Check, failing: Sequence[JudgedTrial], possible: Iterable[tuple[Cause, OneMistake]]
+    ) -> dict[Cause, list[int]]:
         shown = {part for one in failing for finding in one.findings if (part := _part(finding)) is not None}
         parts = frozenset().union(*(one.parts for one in failing))
         number = sum(len(one.findings) for one in failing)
         known: dict[_Key, list[int] | None] = {}
-        reported = []
-        for cause, mistake in _candidates(failing):
+        found: dict[Cause, list[int]] = {}
+        for cause, mistake in possible:
             at = mistake.at & parts
             if not at or (shown and at.isdisjoint(shown)):
                 continue
@@ -156,9 +177,8 @@ class SingleMistakes:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
             if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
-                reported.append({"mistake": cause.to_dict(), "left": left})
-        rounded = _rounded(check, failing) if any(wrong for _, wrong in self._plain) else ()
-        return (*reported, *rounded)
+                found[cause] = left
+        return found
 
     @cached_property
     def _plain(self) -> list[tuple[Evidence, _Wrong]]:
@@ -206,8 +226,9 @@ def _candidates(failing: Sequence[JudgedTrial]) -> Iterator[tuple[Cause, OneMist
 
 def _left(check: Check, failing: Sequence[JudgedTrial], mistake: OneMistake) -> list[int] | None:
     """Return the places of the findings that a mistake does not explain; None if it predicts absent findings."""
-    still = [_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing]
-    return _places(failing, still)
+    return _places(
+        failing, (_still_wrong(check, one, partial(_with_mistake, one.evidence, mistake)) for one in failing)
+    )
 
 
 def _with_mistake(evidence: Evidence, mistake: OneMistake) -> Evidence:
@@ -232,15 +253,20 @@ def _still_wrong(check: Check, one: JudgedTrial, make: Callable[[], Evidence]) -
     return found
 
 
-def _places(failing: Sequence[JudgedTrial], still: Sequence[set[tuple[str, str]] | None]) -> list[int] | None:
-    if any(one is None for one in still):
-        return None
-    flat = [(finding, found or ()) for one, found in zip(failing, still, strict=True) for finding in one.findings]
-    return [place for place, (finding, found) in enumerate(flat) if _key(finding) in found]
+def _places(failing: Sequence[JudgedTrial], still: Iterable[set[tuple[str, str]] | None]) -> list[int] | None:
+    """Return the places of the findings on tensors that are ``still`` wrong, one set per trial; None if one is None."""
+    left: list[int] = []
+    place = 0
+    for one, found in zip(failing, still, strict=True):
+        if found is None:  # the later trials are not run
+            return None
+        left += [place + number for number, finding in enumerate(one.findings) if _key(finding) in found]
+        place += len(one.findings)
+    return left
 
 
-def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[dict[str, Any]]:
-    """Yield the narrower dtypes whose rounding leaves nothing wrong, none finer than one that a finding names."""
+def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[Cause]:
+    """Yield the roundings to narrower dtypes that leave nothing wrong, none finer than one that a finding names."""
     causes = [finding.cause for one in failing for finding in one.findings]
     if not {None if cause is None else cause.kind for cause in causes} <= _OF_ROUNDING:
         return
@@ -250,9 +276,9 @@ def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[dict[str,
     for name, narrow in _NARROWER.items():
         room = torch.finfo(narrow).eps / eps
         if room > 1.0 and torch.finfo(narrow).eps >= least:
-            still = [_still_wrong(check, one, partial(_with_room, one.evidence, room)) for one in failing]
+            still = (_still_wrong(check, one, partial(_with_room, one.evidence, room)) for one in failing)
             if _places(failing, still) == []:
-                yield {"mistake": Cause(Mistake.ALL_ROUNDED, names=(name,)).to_dict(), "left": []}
+                yield Cause(Mistake.ALL_ROUNDED, names=(name,))
 
 
 def _with_room(evidence: Evidence, room: float) -> Evidence:

@@ -189,7 +189,7 @@ def _report(
     """Run ``checks``, or all if none is named."""
     given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
     run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles, guarded=False)
-    run.puts_back = diagnose  # single mistakes are causes as well; the matrix itself has no place for them
+    run.explains = diagnose  # single mistakes are causes as well; the matrix itself has no place for them
     return run.run()
 
 

@@ -51,7 +51,7 @@ def serve(orders: Orders, send: Send) -> None:
         if order["oracle"] and oracle is None:
             plain = options.but(target=AutogradAdapter(), waivers=None)
             oracle = _watched(Run(plain, choice=choice, measured=run.measured), send)
-        run.puts_back &= not order["again"]
+        run.explains &= not order["again"]
         chosen = oracle if order["oracle"] and oracle is not None else run
         chosen.run_places(
             lambda result: _send_result(result, send),

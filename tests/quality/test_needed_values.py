@@ -59,10 +59,18 @@ def test_a_failure_names_exactly_the_values_it_needs(fault: str, values: dict[st
     assert all(cause.text.endswith(f"; only with: {name}={word}") for cause in by_cause(report.failures))
 
 
-def test_a_failure_at_default_values_needs_no_value_of_its_row() -> None:
+def test_a_failure_at_default_values_needs_no_value_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradconform.run.runner.AlikeFailures.explained", lambda *_: ())
     report = judged("doubled", {"mode": "thread"})
     assert {str(finding["needs"]) for result in report for finding in result.findings} == {"{}"}
     assert "only with" not in "".join(result.message for result in report)
+
+
+def test_a_failure_that_a_single_mistake_explains_needs_no_search(tried: list[str]) -> None:
+    report = judged("doubled", {"mode": "thread"})
+    assert [finding["needs"] for result in report for finding in result.findings if finding["needs"]] == []
+    assert all(any(not one["left"] for one in result.undone) for result in report)
+    assert tried == []
 
 
 def test_similar_failures_run_at_most_one_trial_per_value(tried: list[str]) -> None:
