@@ -17,9 +17,9 @@ from figures import Figure, measured
 
 from gradconform.contract.extra_ids import ALL, ORACLES
 from gradconform.devices.dtypes import dtype_named
-from gradconform.report.by_oracles import by_oracles
 from gradconform.results import Result
 from gradconform.run.judging import judged
+from gradconform.sources.operations.by_oracles import by_oracles
 from gradconform.sources.operations.oracle_checks import OracleCheck, select_checks
 from gradconform.sources.operations.oracles import OperationOracles
 from gradconform.sources.operations.selected import select_checks as on_operations

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradconform.run.options import OPTIONS
-from gradconform.run.source import Source
-from gradconform.run.sources import SOURCES
-from gradconform.sources.pipeline import SOURCE as PIPELINE
-from gradconform.sources.schedule_text import SOURCE as SCHEDULE_TEXT
-from gradconform.sources.stage_objects import SOURCE as STAGE_OBJECTS
+from gradconform.run.source import CommandSource
+from gradconform.run.sources import COMMANDS as COMMAND_SOURCES
+from gradconform.run.sources import SOURCES, command_source
 from gradconform.user_input.option_help import DEFAULT_SEED
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -92,8 +90,9 @@ def _run(one: argparse.ArgumentParser) -> None:
     only.add_argument("--list", **SWITCH, help="print the checks that would run, and stop")
 
 
-def _add_source(one: argparse.ArgumentParser, source: Source) -> None:
+def _add_source(one: argparse.ArgumentParser, source: CommandSource) -> None:
     """Add the options of a source with a command of its own, its records and its report."""
+    one.set_defaults(source=source.command)
     for option in source.options:
         if option.name == "target":
             one.add_argument("target", metavar=option.metavar, nargs="?", help=option.help)
@@ -372,62 +371,24 @@ def _upstream(one: argparse.ArgumentParser) -> None:
     one.add_argument("--force", **SWITCH, help="overwrite existing files")
 
 
-_PIPELINE_EXAMPLES = """\
-examples:
-  gradconform pipeline torch              (training steps, on two ranks)
-  gradconform pipeline myruntime.py:Runtime --profile standard
-  gradconform pipeline torch --schedule all --ranks 2
-  gradconform pipeline torch --fixed      (torch with the correct split)
-  gradconform pipeline mypackage.backward --schedule ZBVZeroBubble --ranks 4
-  gradconform pipeline torch --schedule mine.csv --ranks 2
-  gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
-      --rdzv-endpoint node0:29500        (the same command on both machines)
-"""
+def _add_commands_of_sources() -> None:
+    """Register the commands of sources; the docstring form of their help is that of :func:`.parsing.command`."""
+    for name in COMMAND_SOURCES:
+        source = command_source(name)
+
+        def add(one: argparse.ArgumentParser, source: CommandSource = source) -> None:
+            _add_source(one, source)
+
+        add.__doc__ = source.help
+        command(name, "extra_checks:judge_source", epilog=source.examples or None)(add)
 
 
-@command("pipeline", "extra_checks:pipeline", epilog=_PIPELINE_EXAMPLES)
-def _pipeline(one: argparse.ArgumentParser) -> None:
-    """Judge training steps or schedules on several processes.
-
-    Run whole training steps on several processes, and compare each rank with one plain process: losses, gradients,
-    their norm, parameters, buffers. The target is a runtime, or torch's three functions, which then run in torch's
-    PipelineStage. With --schedule, judge schedules instead: outputs, losses and gradients of a chain of stages.
-    """
-    _add_source(one, PIPELINE)
-
-
-_SCHEDULE_EXAMPLES = """\
-examples:
-  gradconform schedule-text torch
-  gradconform schedule-text torch --schedule mine.csv
-  gradconform schedule-text mypackage:Text --schedule ZBVZeroBubble-2x2x3
-"""
-
-
-@command("schedule-text", "extra_checks:schedule_text", epilog=_SCHEDULE_EXAMPLES)
-def _schedule_text(one: argparse.ArgumentParser) -> None:
-    """Judge how a runtime parses, places and lowers schedules.
-
-    Judge what a pipeline runtime does with schedules before anything runs: parse and print actions, reject illegal
-    schedules, place stages on ranks, merge I and W, and insert communication and sharding.
-    """
-    _add_source(one, SCHEDULE_TEXT)
-
-
-@command("stage-objects", "extra_checks:stage_objects")
-def _stage_objects(one: argparse.ArgumentParser) -> None:
-    """Judge the stage objects of a framework.
-
-    Judge the stage objects of a framework in one process: compare chains of manual and traced stages with the whole
-    model, and check dw_builder, caches, required errors and freed memory.
-    """
-    _add_source(one, STAGE_OBJECTS)
-
+_add_commands_of_sources()
 
 #: In the order of the help.
 _ORDER = (
-    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "bench", "upstream", "pipeline",
-    "schedule-text", "stage-objects", "merge", "compare", "report", "badge", "waivers", "bundle", "verify",
+    "run", "init", "replay", "list", "explain", "contract", "fuzz", "selftest", "bench", "upstream", *COMMAND_SOURCES,
+    "merge", "compare", "report", "badge", "waivers", "bundle", "verify",
     "device", "doctor",
 )  # fmt: skip
 

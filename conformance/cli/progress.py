@@ -53,13 +53,13 @@ def perform(  # noqa: PLR0913 (a run, its records, and what it shows)
     *,
     limit: int | None = None,
     shown: bool = True,
-    area_of: Callable[[str], str] | None = first_part,
+    area_of: Callable[[str], str] = first_part,
 ) -> tuple[Report, Stop | None]:
     """Run the checks without a result, in the plan's ``order`` or another; write each record to ``file``.
 
     It ends early after ``limit`` checks failed or could not be judged. With ``shown``, it prints the current check and
-    the progress, with a line for each area that ``area_of`` gives an id, if it is set. Returns the report and, if the
-    run ended early, the reason; the report has all results up to then.
+    the progress, with a line for each area that ``area_of`` gives a check's id. Returns the report and, if the run
+    ended early, the reason; the report has all results up to then.
     """
     results = {} if file is None or file.found is None else dict(file.found.results)
     places = run.header.places
@@ -115,14 +115,14 @@ def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (the caller's 
 
 
 @contextlib.contextmanager
-def _shown(header: Header, area_of: Callable[[str], str] | None) -> Iterator[Callable[[Place | Result], None]]:
+def _shown(header: Header, area_of: Callable[[str], str]) -> Iterator[Callable[[Place | Result], None]]:
     """Print the plan, and yield a function that receives each started check and each result."""
     several = len(header.cells) > 1
     console = terminal() if on_terminal() else None
     _write_lines(opening(header.report_of({}), header.cells, width()), console)
     crashes = Crashes(header.report["options"].get("max_crashes"))
-    area = partial(_area, area_of or first_part, several=several)
-    areas = Areas(map(area, header.places), area, console, crashes, shown=area_of is not None)
+    area = partial(_area, area_of, several=several)
+    areas = Areas(map(area, header.places), area, console, crashes)
     with _bar(header.places, crashes, console) as bar:
 
         @_once
@@ -204,12 +204,10 @@ class Areas:
         area_of: Callable[[Result], str],
         console: Console | None = None,
         crashes: Crashes | None = None,
-        *,
-        shown: bool = True,
     ) -> None:
         """Count the planned checks."""
         self._planned, self._area_of, self._console = Counter(planned), area_of, console
-        self._crashes, self._shown = crashes or Crashes(None), shown
+        self._crashes = crashes or Crashes(None)
         self._column = max(map(len, self._planned))
         self._results: dict[str, list[Result]] = {}
 
@@ -227,7 +225,7 @@ class Areas:
 
     def _print(self, area: str) -> None:
         results = self._results.pop(area)
-        if not self._shown:
+        if not area:
             return
         more = self._crashes.text if any(result.ended for result in results) else ""
         line = tally_line(area.ljust(self._column), results, self._planned[area], more)

@@ -14,7 +14,6 @@ from gradconform.devices.flags import flags_named
 from gradconform.devices.prepared import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.files.user_files import replace_file
-from gradconform.pipeline.options import STEPS
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.sentences import command_again, options_of
@@ -22,6 +21,7 @@ from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.run.sources import options_selecting
+from gradconform.sources.pipeline import STEPS
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 

@@ -12,10 +12,10 @@ from gradconform.reading.merging import merge
 from gradconform.reading.report import read_report
 from gradconform.report.badge import BadgeError, badge
 from gradconform.report.comparison import comparison_lines, comparison_markdown, comparison_values
-from gradconform.report.operations import standings
 from gradconform.report.page import pages
 from gradconform.report.terminal import opening
 from gradconform.results import Report
+from gradconform.sources.operations.standings import standings
 
 from .console import kept, width, write, write_json, write_text
 from .report_formats import FORMATS

@@ -114,12 +114,12 @@ class Way:
     """What a command that judges has of its own: the class of its ``options``, and how it prepares a run.
 
     ``execution`` takes the arguments, the options, and the measurements for the plan of a resumed run. ``area_of``
-    returns the area of a check, whose results are summed up in a line; None shows no areas.
+    returns the area of a check, whose results are summed up in a line; an empty one is not shown.
     """
 
     options: type[OptionValues]
     execution: Callable[[argparse.Namespace, Any, Mapping[str, Any] | None], Execution]
-    area_of: Callable[[str], str] | None = first_part
+    area_of: Callable[[str], str] = first_part
 
 
 def judge(

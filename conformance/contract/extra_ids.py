@@ -1,11 +1,10 @@
-"""The ids of the checks outside the contract: on operations, blocks, settings of torch, known faults and schedules.
+"""The ids of the checks outside the contract: on operations, blocks, settings of torch and known faults.
 
 Nothing here imports torch.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -66,9 +65,3 @@ def chosen(patterns: Sequence[str], known: Mapping[str, _T], none: str) -> list[
             msg = f"{none.format(repr(pattern))}; nearest: {near}"
             raise SelectionError(msg)
     return [one for name, one in known.items() if any(p == ALL or fnmatchcase(name, p) for p in patterns)]
-
-
-def word_of(schedule: str) -> str:
-    """Return a schedule's word in check ids, from its name."""
-    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule)
-    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gradconform.contract.extra_ids import word_of
 from gradconform.fixtures.schedules import Schedule, ScheduleError, read_csv
 from gradconform.fixtures.schedules.from_torch import NAMES, available, of_torch
-from gradconform.requirements.clause import Clause
+from gradconform.requirements.clause import Clause, word_of
 from gradconform.text.counts import count
 
 Step = Literal["train", "eval", "zero_grad"]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from gradconform.contract.extra_ids import FAULTS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
+from gradconform.sources.operations.by_oracles import by_oracles
 from gradconform.text.counts import count
 
-from .by_oracles import by_oracles
 from .lines import Line
 from .probed_devices import Device, devices
 from .to_fix import culprits

@@ -7,19 +7,20 @@ are grouped by cause: one defect fails many checks, and readers look for the def
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
+from gradconform.run.source import SectionItem as Item
+from gradconform.run.sources import FOLDER, SOURCES
 from gradconform.text.counts import count
 
 from .by_cause import Cause, by_cause
-from .by_oracles import by_oracles
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role
-from .operations import STANDINGS, described, standings
 from .single_mistakes import causes_of
 from .to_fix import Culprit, culprits
 
@@ -34,14 +35,6 @@ _NAMED = 4
 
 #: The statuses of a check that unmodified torch fails.
 _WRONG = {"failed", "error"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One line of a section, with its number of results if that is shown."""
-
-    text: str
-    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +59,12 @@ class Section:
 
 def sections(report: Report) -> list[Section]:
     """Return the sections that have contents, in reading order."""
-    found = (section(report) for section in SECTIONS)
+    found = (one for section in SECTIONS for one in _several(section(report)))
     return [section for section in found if section.causes or section.items]
+
+
+def _several(found: Section | Iterable[Section]) -> Iterable[Section]:
+    return [found] if isinstance(found, Section) else found
 
 
 def _devices(report: Report) -> Section:
@@ -167,27 +164,12 @@ def _right_split(report: Report) -> Section:
     return Section(heading=heading, items=tuple(items) if described else ())
 
 
-def _operations(report: Report) -> Section:
-    found = standings(report)
-    items = []
-    for standing in STANDINGS:
-        alike_ones = [described(name, *of_name) for name, of_name in found.items() if of_name[0] == standing]
-        if not alike_ones:
-            continue
-        shown = alike_ones[:_NAMED_ALIKE] if standing != "right" else []
-        more = [f"and {len(alike_ones) - len(shown)} more"] if shown and len(alike_ones) > len(shown) else []
-        items.append(Item(text=": ".join(filter(None, [standing, ", ".join([*shown, *more])])), number=len(alike_ones)))
-    right = sum(standing == "right" for standing, _ in found.values())
-    return Section(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
-
-
-def _by_oracles(report: Report) -> Section:
-    """Return the comparisons of the one-device oracles, per device."""
-    items = []
-    for name in dict.fromkeys(result.device for result in report):
-        found = by_oracles(result for result in report if result.device == name)
-        items += [Item(text=f"{name} {one.text}") for one in found]
-    return Section(heading="compared without a second device", items=tuple(items))
+def _of_sources(report: Report) -> Iterator[Section]:
+    """Yield the sections of each source of checks that has results."""
+    for name, source in SOURCES.items():
+        if source.has_sections and any(one.check.startswith(f"{source.area}.") for one in report):
+            for own in import_module(f"{FOLDER}.{name}.sections").sections(report):
+                yield Section(heading=own.heading, items=own.items)
 
 
 def _imprecise(report: Report) -> Section:
@@ -219,9 +201,9 @@ def _line_to_fix(number: int, one: Culprit) -> str:
 
 
 #: All sections on results, in order; every layout shows a section that is added here.
-SECTIONS: tuple[Callable[[Report], Section], ...] = (
+SECTIONS: tuple[Callable[[Report], Section | Iterable[Section]], ...] = (
     _devices, _device_faults, _not_judged, _failed_must, _failed_should, _waived, _passed_and_waived, _unsupported,
-    _withheld, _right_split, _operations, _by_oracles, _imprecise, to_fix,
+    _withheld, _right_split, _of_sources, _imprecise, to_fix,
 )  # fmt: skip
 
 

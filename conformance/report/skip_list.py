@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from gradconform.devices.names import DTYPE_NAMES
 from gradconform.results import Report, Result
+from gradconform.sources.operations.standings import Standing, how_wrong, standings_by_place
 from gradconform.text.escaping import in_docstring, printable
 
-from .operations import Standing, how_wrong, standings_by_place
 from .sentences import title
 
 _LISTED: tuple[Standing, ...] = ("wrong", "crashed", "hung", "rounding", "unsupported", "withheld")

@@ -11,10 +11,7 @@ from typing import Any
 from gradconform.contract.extra_ids import BLOCKS, named_in
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.results import Report, Result
-
-#: Causes that name one operation first and its arguments after it.
-_OF_ONE = {"operation_wrong", "layout_ignored", "layout_dependent", "slope_wrong", "rows_mixed"}
-_KINDS = {*_OF_ONE, "operation_of_its_own", "operation_draws"}
+from gradconform.sources.operations.standings import OF_ONE, operations_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,6 @@ def _named(result: Result) -> Iterator[tuple[str, str]]:
     yield from reported.items()
 
 
-def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the operation names in a cause; an operation that is wrong alone is followed by its arguments."""
-    if cause["kind"] not in _KINDS:
-        return ()
-    names = tuple(map(str, cause.get("names", ())))
-    return names[:1] if cause["kind"] in _OF_ONE else names
-
-
 def _culprit(name: str, some: list[tuple[Result, str]], report: Report) -> Culprit:
     results = tuple(result for result, _ in some)
     sizes = [size for result in results for size in _sizes(name, result)]
@@ -81,7 +70,7 @@ def _sizes(name: str, result: Result) -> Iterator[int]:
     """Yield the number of elements of an operation's largest argument, for each cause that gives its arguments."""
     for cause in (finding["cause"] for finding in result.findings if finding["cause"]):
         names = tuple(map(str, cause.get("names", ())))
-        if cause["kind"] in _OF_ONE and names[:1] == (name,) and len(names) > 1:
+        if cause["kind"] in OF_ONE and names[:1] == (name,) and len(names) > 1:
             elements = cause.get("elements", _elements(names[1]))
             yield from [] if elements is None else [int(elements)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -84,3 +85,9 @@ def register(checks: dict[Clause, J], name: str) -> Callable[[J], J]:
         return judge
 
     return added
+
+
+def word_of(schedule: str) -> str:
+    """Return a schedule's word in check ids, from its name."""
+    word = re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z]{2})(?=[A-Z][a-z])", "-", schedule)
+    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") or "schedule"

@@ -107,13 +107,13 @@ class Run:
         if unasked is not None:
             return unasked
         with flags_set(self.flags, device.type):
-            result = self._result(item, device)
+            result = judged(self._engine(item, device), item.check)
         # Whatever index a worker has, the result belongs to the named device.
         result = result if result.device == item.device else replace(result, device=item.device)
         return result if self.waivers is None else self.waivers.apply(result)
 
-    def _result(self, item: Item, device: torch.device) -> Result:
-        """Judge an item by the target's runner, or by the engine of a source that judges something else."""
+    def _engine(self, item: Item, device: torch.device) -> Engine:
+        """Return the target's runner, or the engine of a source whose check judges something else."""
         source = self._sources[item.check.id] if item.check.judges else ""
         key = (source, item.device, item.dtype)
         if key not in self._engines:
@@ -122,7 +122,7 @@ class Run:
         engine = self._engines[key]
         if isinstance(engine, Runner):
             engine.explains = self.explains
-        return judged(engine, item.check)
+        return engine
 
     def _runner(self, cell: tuple[str, str], device: torch.device, dtype: torch.dtype) -> Runner:
         return Runner(

@@ -2,7 +2,8 @@
 
 Each source is a folder of :mod:`gradconform.sources`. The folder's ``__init__`` describes it in a :class:`Source`, and
 imports little, because every start reads it. Its module ``checks`` does the work and is imported when the source is
-used; it has the functions of :class:`gradconform.run.selection.Checks`.
+used; it has the functions of :class:`gradconform.run.selection.Checks`. If it adds to a report, its module ``sections``
+has a function of that name, which takes the report and yields each :class:`SourceSection`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.user_input.option import Option
+from gradconform.user_input.option import Option, OptionValues
 
 #: The options with which a run has the check with an id; None if the id belongs to another source.
 OptionsSelecting = Callable[[str], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionItem:
+    """One line of a report's section, with its number of results if that is shown."""
+
+    text: str
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSection:
+    """A topic that a source adds to a report; every layout shows it if it has items."""
+
+    heading: str
+    items: tuple[SectionItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,17 +40,37 @@ class Source:
 
     ``options`` are those of a run that it reads. ``selecting`` finds a check again by its id, if the id has enough for
     that. ``area`` is the first part of its checks' ids, if ``gradconform device`` runs them; that command runs the
-    areas in the order of the sources, and ``last`` ones after all dtypes. ``command`` is the name of a command of its
-    own, empty for a part of ``gradconform run``.
+    areas in the order of the sources, and ``last`` ones after all dtypes. ``has_sections`` says that it adds sections
+    to a report.
     """
 
     options: tuple[Option, ...]
-    command: str = ""
     selecting: OptionsSelecting | None = None
     area: str = ""
     last: bool = False
+    has_sections: bool = False
 
     @property
     def by_name(self) -> dict[str, Option]:
         """The options by name."""
         return {option.name: option for option in self.options}
+
+
+def no_areas(_: str) -> str:
+    """Return no area: the results of such checks are not summed up by area."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSource(Source):
+    """The description of a source with a command of its own, which starts no worker of the kit.
+
+    ``command`` is its name, ``help`` its help as a docstring, and ``examples`` follow the options there. ``values`` is
+    the class of the options. ``area_of`` returns the area of a check, whose results are summed up in a line.
+    """
+
+    command: str
+    help: str
+    values: type[OptionValues]
+    examples: str = ""
+    area_of: Callable[[str], str] = no_areas

@@ -1,4 +1,4 @@
-"""The list of all sources of checks. A new kind of check is a folder of :mod:`gradconform.sources` and a name here.
+"""The list of all sources of checks: a new kind of check is a folder of :mod:`gradconform.sources` and a name here.
 
 Nothing here imports torch: a source's checks are imported when they are used.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from gradconform.user_input.option import Option
 from gradconform.user_input.option_help import AFTER_SOURCES, RUN_OPTIONS
 
-from .source import Source
+from .source import CommandSource, Source
 
 #: The parts of a run, in the order of their options in help and of their checks in a plan.
 NAMES = ("schedules", "stages", "operations", "blocks", "settings", "faults")
@@ -34,6 +34,12 @@ def all_options() -> dict[str, Option]:
         if option.name == AFTER_SOURCES:
             found |= {one.name: one for source in SOURCES.values() for one in source.options}
         found[option.name] = option
+    return found
+
+
+def command_source(command: str) -> CommandSource:
+    """Return the description of the source with a command of its own."""
+    found: CommandSource = import_module(f"{FOLDER}.{COMMANDS[command]}").SOURCE
     return found
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gradconform import check_stage_backward
-from gradconform.report.operations import STANDINGS, standings
 from gradconform.report.sections import sections
 from gradconform.results import Report, Result
+from gradconform.sources.operations.standings import STANDINGS, standings
 
 FINDING = {
     "kind": "mismatch", "where": "input 0", "action": "B0", "text": "worst at [0]", "sort": "input gradient",

@@ -20,6 +20,7 @@ def _selecting(check: str) -> Mapping[str, Any] | None:
 SOURCE = Source(
     area=OPERATIONS,
     selecting=_selecting,
+    has_sections=True,
     options=(
         Option(
             name="operation",

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradconform.contract.extra_ids import word_of
+from gradconform.requirements.clause import word_of
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
-from gradconform.run.source import Source
+from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, OptionValues, values_class
 from gradconform.user_input.values import count_named, count_read, step_profile_named
 
@@ -117,8 +117,6 @@ class _PipelineOptions(OptionValues):
         return type(self)(**{name: getattr(self, name) for name in _OF_VALUES})
 
 
-SOURCE = Source(command="pipeline", options=_OPTIONS)
-
 if TYPE_CHECKING:
 
     class PipelineOptions(_PipelineOptions):
@@ -126,5 +124,39 @@ if TYPE_CHECKING:
 
 else:
     PipelineOptions = values_class(
-        "PipelineOptions", _PipelineOptions.__doc__, SOURCE.by_name, command=SOURCE.command, base=_PipelineOptions
+        "PipelineOptions",
+        _PipelineOptions.__doc__,
+        {one.name: one for one in _OPTIONS},
+        command="pipeline",
+        base=_PipelineOptions,
     )
+
+
+def _area_of(check: str) -> str:
+    """Return the area of a check: all training steps, or one schedule."""
+    return STEPS.rstrip(".") if check.startswith(STEPS) else check.rpartition(".")[0]
+
+
+SOURCE = CommandSource(
+    command="pipeline",
+    help="""Judge training steps or schedules on several processes.
+
+Run whole training steps on several processes, and compare each rank with one plain process: losses, gradients,
+their norm, parameters, buffers. The target is a runtime, or torch's three functions, which then run in torch's
+PipelineStage. With --schedule, judge schedules instead: outputs, losses and gradients of a chain of stages.
+""",
+    examples="""\
+examples:
+  gradconform pipeline torch              (training steps, on two ranks)
+  gradconform pipeline myruntime.py:Runtime --profile standard
+  gradconform pipeline torch --schedule all --ranks 2
+  gradconform pipeline torch --fixed      (torch with the correct split)
+  gradconform pipeline mypackage.backward --schedule ZBVZeroBubble --ranks 4
+  gradconform pipeline torch --schedule mine.csv --ranks 2
+  gradconform pipeline torch --schedule 1F1B --ranks 8 --nnodes 2 \\
+      --rdzv-endpoint node0:29500        (the same command on both machines)
+""",
+    options=_OPTIONS,
+    values=PipelineOptions,
+    area_of=_area_of,
+)

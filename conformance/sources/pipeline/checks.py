@@ -24,7 +24,7 @@ from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
 from gradconform.user_input.values import SelectionError
 
-from . import STEPS, PipelineOptions
+from . import PipelineOptions
 
 if TYPE_CHECKING:
     from gradconform.run.execution import OnResult, OnStart
@@ -201,8 +201,3 @@ def _refuse_machines(options: PipelineOptions, ranks: int, what: str) -> None:
         got = repr(options.rdzv_endpoint)
         msg = f"--nnodes {options.nnodes} requires --rdzv-endpoint HOST:PORT, {where}; got {got}"
         raise SelectionError(msg)
-
-
-def area_of(check: str) -> str:
-    """Return the area of a check, whose results a line sums up: all training steps, or one schedule."""
-    return STEPS.rstrip(".") if check.startswith(STEPS) else check.rpartition(".")[0]

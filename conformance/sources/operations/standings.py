@@ -9,7 +9,10 @@ from gradconform.contract.extra_ids import OPERATIONS, named_in
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
-from .to_fix import operations_in
+#: Causes that name one operation first and its arguments after it.
+OF_ONE = {"operation_wrong", "layout_ignored", "layout_dependent", "slope_wrong", "rows_mixed"}
+_KINDS = {*OF_ONE, "operation_of_its_own", "operation_draws"}
+
 
 #: From worst to best. ``rounding``: the excess over the rule is below :data:`_LITTLE` times its bound. ``unsupported``:
 #: plain autograd raises. ``not judged``: an error of the adapter, the kit or the environment. ``withheld``: a skip list
@@ -95,3 +98,11 @@ def _size(finding: Mapping[str, Any]) -> str:
     if not (isinstance(error, float) and isinstance(bound, float)):
         return str(finding["kind"]).replace("_", " ")
     return f"error {error:.3g}, bound {bound:.3g}"
+
+
+def operations_in(cause: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the operation names in a cause; an operation that is wrong alone is followed by its arguments."""
+    if cause["kind"] not in _KINDS:
+        return ()
+    names = tuple(map(str, cause.get("names", ())))
+    return names[:1] if cause["kind"] in OF_ONE else names
