@@ -75,8 +75,9 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
         copy if own is copy or _is_copied(own, copy) else _new_copy(value, own)
         for value, own, copy in zip(values, on_the_cpu, known, strict=True)
     ]
-    unchanged = isinstance(known, tuple) and all(map(is_, found, known)) and all(map(is_, values, on_the_cpu))
-    return known if unchanged else tuple(found)
+    if isinstance(known, tuple) and all(map(is_, found, known)) and all(map(is_, values, on_the_cpu)):
+        return known
+    return tuple(found)
 
 
 def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -173,7 +173,7 @@ def test_the_page_lists_small_modules_with_one_importer_and_a_true_reason() -> N
 
 def test_the_page_is_short_and_each_path_it_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 130
+    assert len(text.splitlines()) <= 170
     paths = re.findall(r"`((?:conformance|fixtures|reference|plugins|tests|docs|benchmarks)/[\w/.-]*)`", text)
     assert len(paths) > 30
     assert [path for path in paths if not (ROOT / path).exists()] == []
