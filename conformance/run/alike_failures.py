@@ -50,7 +50,7 @@ class _Group:
         whole = dict.fromkeys(cause for cause, left in found.items() if not left)
         self.common = whole if self.common is None else {cause: None for cause in self.common if cause in whole}
         self.first = self.first or check.id
-        self.helpful.update(found)
+        self.helpful.update(found.keys())  # of a mapping, it would add the values
 
 
 class AlikeFailures:

@@ -69,9 +69,15 @@ def test_no_member_inherits_once_a_sample_is_not_explained() -> None:
 
 
 def test_a_mistake_that_leaves_findings_is_not_inherited() -> None:
-    mistakes, found = explained({f"c{number}": {KEPT: [0]} for number in range(1, 4)})
-    assert mistakes.examined == ["c1", "c2", "c3"]
-    assert found["c3"] == ({"mistake": KEPT.to_dict(), "left": [0]},)
+    mistakes, found = explained({f"c{number}": {KEPT: [0]} for number in range(1, 6)})
+    assert mistakes.examined == ["c1", "c2", "c3", "c4", "c5"]
+    assert found["c5"] == ({"mistake": KEPT.to_dict(), "left": [0]},)
+
+
+def test_where_members_differ_the_most_helpful_mistake_alone_is_tried() -> None:
+    both = {f"c{number}": {DOUBLED: [0], KEPT: [0]} if number > 1 else {KEPT: [0]} for number in range(1, 4)}
+    _, found = explained(both)
+    assert [one["mistake"]["kind"] for one in found["c3"]] == ["standing_kept"]
 
 
 def test_other_findings_and_other_changes_between_backwards_are_another_group() -> None:
