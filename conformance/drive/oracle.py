@@ -29,6 +29,10 @@ WATCHING = (driver, lane, operation_log, process_state, streams, tensor_facts, t
 _WATCHING_FILES = frozenset(Path(str(module.__file__)) for module in WATCHING)
 
 
+#: The bytes of the micro-batches' gradients that are kept for other trials.
+_KEPT_BYTES = 2**24
+
+
 class UnjudgedError(Exception):
     """Nothing can be judged here; ``raised`` is the error, if any."""
 
@@ -56,7 +60,7 @@ class Oracle:
     def __init__(self, device: torch.device, cache: OracleCache | None = None) -> None:
         """Create an oracle; ``cache`` holds known results, which apply to every target."""
         self.device, self._cache = device, cache
-        self._microbatches = Computed()
+        self._microbatches = Computed(_KEPT_BYTES)
         #: Whether plain autograd is right here by definition; any other device is a third party.
         self.trusted = device.type == "cpu"
         self._adapter = AutogradAdapter()

@@ -22,6 +22,7 @@ from gradconform.reference.autograd import Passed, pair_roots, run_backward, run
 from gradconform.reference.recomputed import Root
 from gradconform.tolerance import Partials
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves
+from gradconform.trial.bounded import Bounded
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
@@ -63,13 +64,20 @@ def widened(stage: nn.Module) -> nn.Module:
 
 
 class Computed:
-    """Stores computed values; its owner decides how long it lives."""
+    """Stores computed values; its owner decides how long it lives, and how many bytes they may have."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._known: dict[Hashable, Any] = {}
+        self._bounded: Bounded[Any] | None = None if most is None else Bounded(most)
 
     def of(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the value of ``key``; ``make`` creates it the first time."""
+        """Return the value of ``key``; ``make`` creates it the first time, or again if it was freed."""
+        if self._bounded is not None:
+            found = self._bounded.get(key)
+            if found is None:
+                found = make()
+                self._bounded.put(key, found)
+            return found
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
@@ -102,6 +110,11 @@ class References:
             )
             self._known.update({(index, mb, wide, forward): grads for index, grads in found.items()})
         return self._known[lane, mb, wide, forward]
+
+    @property
+    def computed(self) -> Sequence[MicrobatchGrads]:
+        """The gradients that were computed so far."""
+        return [*self._known.values()]
 
     def terms(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
         """Return, instead of each gradient, the size of the terms that it is the sum of.

@@ -30,6 +30,7 @@ from gradconform.results import Result
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target
 from gradconform.tolerance import tolerances_of
+from gradconform.trial.bounded import Bounded
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
 from gradconform.trial.trial import Trial
@@ -47,8 +48,8 @@ from .single_mistakes import JudgedTrial, SingleMistakes, control_trials
 #: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
 
-#: How many trials keep their evidence, for the next check that reads them.
-KEPT = 64
+#: The bytes of the evidence that is kept for later checks that read the same trials.
+_KEPT_BYTES = 2**25
 
 
 class TargetRefusedError(RefusedError):
@@ -89,7 +90,7 @@ class Runner:
         self._trust = DeviceTrust(self._oracle)
         self._tolerances = device_of(device).tolerances
         self._device_faults: dict[Trial, DeviceFaultError] = {}
-        self._evidence: dict[Trial, Evidence] = {}
+        self._evidence: Bounded[Evidence] = Bounded(_KEPT_BYTES)
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
         self._needed_values, self._smallest_modules = NeededValues(self._tried), SmallestModules(self._tried)
@@ -271,16 +272,14 @@ class Runner:
 
         It is kept for the later checks that read it, if ``readers`` counts them, else for any later check.
         """
-        evidence = self._evidence.pop(trial, None)
+        evidence = self._evidence.pop(trial)
         if evidence is None:
             evidence = self._judgeable(trial)
         if self._readers is not None:
             self._readers[trial] -= 1
             if self._readers[trial] <= 0:  # no later check reads it
                 return evidence
-        if len(self._evidence) >= KEPT:
-            del self._evidence[next(iter(self._evidence))]
-        self._evidence[trial] = evidence
+        self._evidence.put(trial, evidence, evidence.observations, evidence.oracle, evidence.references.computed)
         return evidence
 
     def _judgeable(self, trial: Trial) -> Evidence:

@@ -6,6 +6,7 @@ The implementation and plain autograd get equal copies of one draw, so the imple
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from gradconform.fixtures.inputs import draw_arguments, place_arguments
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves, tensors
 
+from .bounded import bytes_of
 from .modes import OF_FORWARD, call_in
 from .trial import Trial
 
@@ -36,6 +38,18 @@ _TARGETS = 1_000_003
 
 _CPU = torch.device("cpu")
 
+#: Drawn values of more bytes are freed with the materials of their trial, and are not kept for later trials.
+_LARGE = 2**20
+
+
+class _LargeError(Exception):
+    """Drawn values are too large to be kept; a cache stores nothing for a call that raises."""
+
+    def __init__(self, values: Any) -> None:
+        """Store the values."""
+        super().__init__("too large to be kept")
+        self.values = values
+
 
 class Materials:
     """The inputs of a trial, as copies for one dtype, device and seed."""
@@ -48,6 +62,7 @@ class Materials:
         self.seed = stable_seed(seed, "draw", trial.draw) if trial.draw else seed
         self._example_args: dict[int, tuple[Any, ...]] = {}
         self._prior: dict[int, list[Tensor]] = {}
+        self._large: dict[tuple[Any, ...], Any] = {}
         self._modes = trial.modes & OF_FORWARD
 
     def seed_of(self, lane: int) -> int:
@@ -130,7 +145,7 @@ class Materials:
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
         case = self.trial.stages[lane]
-        return map_leaves(_bare, _example_outputs(case, self.dtype, self.given_seed, self._modes, less=0))
+        return map_leaves(_bare, self._drawn(_example_outputs, case, self.dtype, self.given_seed, self._modes))
 
     def rng_seed(self, mb: int) -> int:
         """Return the seed of all generators with which every forward of ``mb`` starts."""
@@ -153,12 +168,25 @@ class Materials:
         """Return the drawn values for the arguments of ``mb``: CPU tensors, None if nothing is random."""
         mb = 0 if self.trial.same_args else mb
         less = mb % 2 if self.trial.ragged else 0
-        return _drawn_arguments(self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less=less)
+        found: tuple[Tensor | None, ...] = self._drawn(
+            _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less
+        )
+        return found
 
     def _drawn_grads(self, lane: int, mb: int, seed: int) -> Tree:
         less = mb % 2 if self.trial.ragged else 0
         case, example_seed = self.trial.stages[lane], self.given_seed
-        return _drawn_output_grads(case, self.dtype, (seed, example_seed), mb, self._modes, less=less)
+        return self._drawn(_drawn_output_grads, case, self.dtype, (seed, example_seed), mb, self._modes, less)
+
+    def _drawn(self, draw: Callable[..., Any], *given: Hashable) -> Any:
+        """Return drawn values; large ones are freed with these materials."""
+        if self._large and (draw, given) in self._large:
+            return self._large[draw, given]
+        try:
+            return draw(*given)
+        except _LargeError as large:
+            self._large[draw, given] = large.values
+            return large.values
 
 
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:
@@ -185,22 +213,37 @@ def _tensor_slots(outputs: Tree, target: Tree) -> list[tuple[str, Any]]:
 
 @lru_cache(maxsize=2048)
 def _drawn_arguments(
-    case: StageCase, dtype: torch.dtype, seed: int, mb: int, *, less: int = 0
+    case: StageCase, dtype: torch.dtype, seed: int, mb: int, less: int = 0
 ) -> tuple[Tensor | None, ...]:
     """Return the drawn arguments of a micro-batch, without the last ``less`` rows of each tensor."""
     drawn = draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
-    return tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn
+    return _small(tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn)
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], *, less: int) -> Tree:
+def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], less: int = 0) -> Tree:
     stage = case.make(dtype=dtype, device=_CPU, seed=seed)
     if "eval" in modes:
         stage.eval()
-    args = place_arguments(case.inputs, _drawn_arguments(case, dtype, seed, 0, less=less), stage, _CPU)
+    drawn = _of_any_size(_drawn_arguments, case, dtype, seed, 0, less)
+    args = place_arguments(case.inputs, drawn, stage, _CPU)
     with device_of(_CPU).generators_kept():
         outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
-    return map_leaves(_bare, outputs)
+    return _small(map_leaves(_bare, outputs))
+
+
+def _small(values: Any) -> Any:
+    """Return values to keep; raise :class:`_LargeError` for large ones, so that no cache keeps them."""
+    if bytes_of(values) > _LARGE:
+        raise _LargeError(values)
+    return values
+
+
+def _of_any_size(draw: Callable[..., Any], *given: Hashable) -> Any:
+    try:
+        return draw(*given)
+    except _LargeError as large:
+        return large.values
 
 
 def _bare(leaf: Any) -> Any:
@@ -211,10 +254,10 @@ def _bare(leaf: Any) -> Any:
 
 
 @lru_cache(maxsize=2048)
-def _drawn_output_grads(  # noqa: PLR0913 (a draw depends on all of them)
-    case: StageCase, dtype: torch.dtype, seeds: tuple[int, int], mb: int, modes: frozenset[str], *, less: int
+def _drawn_output_grads(  # noqa: PLR0913, PLR0917 (a draw depends on all of them)
+    case: StageCase, dtype: torch.dtype, seeds: tuple[int, int], mb: int, modes: frozenset[str], less: int
 ) -> Tree:
     """Return drawn output gradients: the first of the ``seeds`` is for their values, the other for the example."""
     seed, example_seed = seeds
-    example = _example_outputs(case, dtype, example_seed, modes, less=less)
-    return draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb))
+    example = _of_any_size(_example_outputs, case, dtype, example_seed, modes, less)
+    return _small(draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb)))

@@ -5,6 +5,8 @@ Its first message is the run's header. Nothing here imports torch before there i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import sys
@@ -34,6 +36,7 @@ def serve(orders: Orders, send: Send) -> None:
     that ``waits`` takes it from its second order, since the first worker of the run measures. It is a file because a
     hanging worker reads no long order, and the sender would block.
     """
+    return_large_blocks()
     with imports_uncollected():
         from gradconform.reference.autograd import AutogradAdapter  # noqa: PLC0415 (it imports torch)
         from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch)
@@ -60,6 +63,19 @@ def serve(orders: Orders, send: Send) -> None:
         )
         if order["last"] and run.guard is not None:
             run.guard.look()
+
+
+#: glibc's number of the parameter, and the bytes from which a block of memory is mapped alone.
+_MMAP_THRESHOLD, _LARGE_BLOCK = -3, 2**20
+
+
+def return_large_blocks() -> None:
+    """Let glibc return each large block to the system when it is freed; any other allocator stays as it is.
+
+    Otherwise glibc keeps freed blocks of the size of the largest tensors, and the process stays hundreds of MB larger.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _watched(run: Run, send: Send) -> Run:
