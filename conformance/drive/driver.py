@@ -29,10 +29,11 @@ from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
 from .caller_acts import CALLER_ACTS, evaluate
+from .kept_process import KeptProcess
 from .lane import Lane
 from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
-from .process_state import Handed, settings, settings_restored, state_outside_torch, state_outside_torch_restored
+from .process_state import Handed, settings, state_outside_torch
 from .stage_changes import tie, write_over
 from .stage_inputs import args_of, grads_of
 from .streams import CallerReads, SeesStreams
@@ -73,15 +74,13 @@ def drive(
     if "growth" in materials.trial.watch:
         materials.draw_all()
     collector = not materials.trial.watch & {"lifetime", "growth"}
-    kept = device_of(materials.device).generators_kept()
-    with interrupts_seen(), settings_restored(materials.device), _quiet(collector=collector), kept:
+    with interrupts_seen(), _quiet(collector=collector), KeptProcess(materials.device):
         run = _Run(adapter, materials, loss_scale, log)
-        with state_outside_torch_restored(run.before):
-            try:
-                changed_later = run.observe({step.position: step for step in known.steps})
-            finally:
-                close_raised = run.close()
-                materials.forget()
+        try:
+            changed_later = run.observe({step.position: step for step in known.steps})
+        finally:
+            close_raised = run.close()
+            materials.forget()
         return Observation(tuple(run.steps), changed_later, close_raised)
 
 
@@ -146,7 +145,7 @@ class _Run:
         self.overwrites = "overwrite" in self.trial.program
         self.streams = log if log is not NO_LOG and isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
-        self.before = state_outside_torch()
+        self.before = state_outside_torch() if "state" in self.trial.watch else {}
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""

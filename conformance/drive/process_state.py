@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
+import pickle
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradconform.torch_releases.deterministic import use_deterministic_algorithms
-from gradconform.torch_releases.settings import hooks_on_saved_tensors, without_hooks_on_saved_tensors
+from gradconform.torch_releases.settings import hooks_on_saved_tensors
 from gradconform.trees import Tree, leaves
 
 from .observation import AS_BEFORE
@@ -23,7 +22,7 @@ from .observation import AS_BEFORE
 _CHANGED = "changed"
 
 
-def _numpy_random() -> Any:
+def numpy_random() -> Any:
     """Return NumPy's module of random numbers; None without NumPy, which torch does not need."""
     try:
         return importlib.import_module("numpy.random")
@@ -31,14 +30,20 @@ def _numpy_random() -> Any:
         return None
 
 
+def numpy_state() -> Any:
+    """Return the state of NumPy's random numbers as a value that ``==`` compares; None without NumPy."""
+    numpy = numpy_random()
+    return None if numpy is None else pickle.dumps(numpy.get_state(legacy=False))
+
+
 def state_outside_torch() -> dict[str, Any]:
     """Return a copy of the process state outside torch, by name, to compare with later."""
-    numpy = _numpy_random()
     return {
         "Python's random numbers": random.getstate(),
-        "NumPy's random numbers": None if numpy is None else numpy.get_state(legacy=False),
+        "NumPy's random numbers": numpy_state(),
         "warning filters": tuple(warnings.filters),
-        "environment variables": dict(os.environ),
+        # As the process holds them, since os.environ decodes each in Python.
+        "environment variables": dict(getattr(os.environ, "_data", os.environ)),
     }
 
 
@@ -47,31 +52,10 @@ def _since(before: Mapping[str, Any]) -> dict[str, str]:
     if not before:
         return {}
     now = state_outside_torch()
-    found = {name: AS_BEFORE if _equal(before[name], now[name]) else _CHANGED for name in before}
+    found = {name: AS_BEFORE if before[name] == now[name] else _CHANGED for name in before}
     was, has = before["environment variables"], now["environment variables"]
-    names = sorted(name for name in {*was, *has} if was.get(name) != has.get(name))
+    names = [] if was == has else sorted(os.fsdecode(name) for name in {*was, *has} if was.get(name) != has.get(name))
     return {**found, "environment variables": f"{_CHANGED}: {', '.join(names)}" if names else AS_BEFORE}
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two states are equal; those of NumPy have arrays in them."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)
-
-
-@contextlib.contextmanager
-def state_outside_torch_restored(before: Mapping[str, Any]) -> Iterator[None]:
-    """Restore the state of :func:`state_outside_torch` at the end; warning filters have their own context."""
-    try:
-        yield
-    finally:
-        random.setstate(before["Python's random numbers"])
-        if before["NumPy's random numbers"] is not None:
-            _numpy_random().set_state(before["NumPy's random numbers"])
-        if os.environ != before["environment variables"]:
-            os.environ.clear()
-            os.environ.update(before["environment variables"])
 
 
 def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
@@ -97,26 +81,6 @@ def _autocast(device_type: str) -> bool | None:
         return torch.is_autocast_enabled(device_type)
     except RuntimeError:  # lazy, for example, has no autocast
         return None
-
-
-@contextlib.contextmanager
-def settings_restored(device: torch.device) -> Iterator[None]:
-    """Restore the settings of the process at the end; its grad mode is left to the code that set it."""
-    before, dtype = settings(device), torch.get_default_dtype()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        yield
-    finally:
-        after = settings(device)
-        if after != before:
-            torch.set_default_dtype(dtype)
-            use_deterministic_algorithms(mode=before["deterministic algorithms"], warn_only=warns)
-            if before["autocast"] is not None:  # the device supports it
-                torch.set_autocast_enabled(device.type, before["autocast"])
-            torch.autograd.set_detect_anomaly(before["anomaly mode"])
-            torch.set_num_threads(before["the number of threads"])
-            if not before["default hooks on saved tensors"]:
-                without_hooks_on_saved_tensors()
 
 
 class Handed:

@@ -12,6 +12,7 @@ import torch
 
 from gradconform.contract.check import Check
 from gradconform.devices.device import device_of
+from gradconform.drive.kept_process import ProcessState
 from gradconform.drive.observation import Raised
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Result
@@ -57,18 +58,35 @@ def judged(engine: Engine, check: Check) -> Result:
     started = time.perf_counter()
     measured = Measurements()
     with interrupts_seen():
+        before = ProcessState(engine.device)
         try:
             with one_thread(), tolerances_of(device_of(engine.device).tolerances):
                 values = engine.values(check, measured)
         except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
             pass_on_an_interrupt(error)
             values = engine.verdict_on(check, error) or _crashed(engine, error)
+        if changed := before.restore():
+            values = _left_changed(values, changed)
         values = {**exhausted(*(finding.raised for finding in values.get("findings", ()))), **values}
     if "message" in values:
         values["message"] = shortened(values["message"])
     taken = round(time.perf_counter() - started, 6)
     dtype = str(engine.dtype).removeprefix("torch.")
     return check.result(str(engine.device), dtype, duration_s=taken, **measured.values(), **values)
+
+
+def _left_changed(values: Mapping[str, Any], changed: list[str]) -> Mapping[str, Any]:
+    """Return the verdict on a check after which the process was not as before; a failure stays one.
+
+    Everything that runs a target restores the process, so the kit's own code changed it, or a thread did.
+    """
+    if values.get("findings") or values.get("status") in {"failed", "error"}:
+        return values
+    text = (
+        f"{', '.join(changed)}: expected as before this check, got changed, after every run of the target had restored "
+        "the process; a thread of the target may still run, else report a defect of the kit"
+    )
+    return {"status": "error", "kind": "kit", "message": text}
 
 
 def _crashed(engine: Engine, error: BaseException) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gradconform.devices.device import device_of
 from gradconform.drive.adapter_mistake import AdapterMistakeError, raised_by_the_kit
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.kept_process import KeptProcess
 from gradconform.drive.main_grad import NotClearedError
 from gradconform.drive.observation import AS_BEFORE, Observation
 from gradconform.drive.operation_log import drive_logged
@@ -228,7 +229,8 @@ class Runner:
         if not isinstance(adapter, FunctionsAdapter) or needs.isdisjoint(adapter.unstated):
             return frozenset()
         if self._shown_withheld is None:
-            self._shown_withheld = adapter.withheld(self.device, self.dtype)
+            with KeptProcess(self.device):
+                self._shown_withheld = adapter.withheld(self.device, self.dtype)
         return needs & self._shown_withheld
 
     @property

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec
 from gradconform.drive import stage_changes
 from gradconform.drive.driver import drive
+from gradconform.drive.kept_process import KeptProcess
 from gradconform.drive.observation import Observation
-from gradconform.drive.process_state import settings, settings_restored
+from gradconform.drive.process_state import settings
 from gradconform.fixtures.inputs import Normal
 from gradconform.fixtures.stages import ZOO
 from gradconform.fixtures.stages.case import StageCase
@@ -93,7 +94,7 @@ def test_a_mode_is_active_while_a_session_is_called(mode: str, look: Any, expect
 
 
 def test_settings_are_restored_for_a_device_without_autocast() -> None:
-    with settings_restored(torch.device("lazy")):
+    with KeptProcess(torch.device("lazy")):
         torch.autograd.set_detect_anomaly(mode=True)
     assert not torch.is_anomaly_enabled()
 

@@ -70,6 +70,7 @@ APART = {
     *precision.PRECISIONS.values(), accelerator.MEMORY, accelerator.STATISTICS, accelerator.LOST, accelerator.SLEEP,
     dispatch.MODE, saved.PACKED, saved.UUID_MODULE, *private_use.IN_PYTHON, *private_use.IN_CPP, private_use.HAS_KERNEL,
     pipelining.EVALUATION, pipelining.WAIT_FOR_ALL, pipelining.CONNECTS, pipelining.VOTES, settings.TOP, settings.POP,
+    settings.DEVICE_CONTEXT, settings.GET_PRECISION, settings.SET_PRECISION,
     composed_operations.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
     operators.MODULES, *operators.CHANGED, node_hooks.OTHER_HOOKS, products.LEVEL, products.MODES, storage.HAS_STORAGE,
 }  # fmt: skip
@@ -252,7 +253,29 @@ def test_saved_tensor_hooks_count_as_off_if_torch_cannot_report_them(take_away: 
     with torch.autograd.graph.saved_tensors_hooks(lambda value: value, lambda value: value):
         assert settings.hooks_on_saved_tensors()
         take_away(settings.TOP)
+        settings._found.cache_clear()
         assert not settings.hooks_on_saved_tensors()
+    settings._found.cache_clear()
+
+
+def test_settings_that_a_torch_lacks_are_read_and_set_by_other_names() -> None:
+    assert len(settings.float32_precisions()) > 1
+    names = (settings.GET_PRECISION, settings.SET_PRECISION, settings.DEVICE_CONTEXT)
+    spellings = [name.spellings for name in names]
+    for name in names:  # torch itself reads them all the time, so they are only renamed for the kit
+        object.__setattr__(name, "spellings", ("renamed",))
+    settings._found.cache_clear()
+    try:
+        assert settings.default_device() is None
+        before = settings.float32_precisions()
+        assert before == (torch.backends.cudnn.allow_tf32,)
+        settings.set_float32_precisions((not before[0],))
+        assert settings.float32_precisions() == (not before[0],)
+        settings.set_float32_precisions(before)
+    finally:
+        for name, own in zip(names, spellings, strict=True):
+            object.__setattr__(name, "spellings", own)
+        settings._found.cache_clear()
 
 
 def test_without_dispatch_modes_the_module_imports_and_the_mode_is_unavailable(

@@ -34,7 +34,7 @@ PATCHED = (
     "judge.state:_left", "judge.values:compare", "process.pipes:Sender.send", "process.serving:leave",
     "reference.autograd:run_backward", "requirements.clause:Clause.result", "results:Report.summary",
     "results:Report.verdict", "results:Result.__post_init__", "results:Result.to_dict", "run.canaries:disbelief",
-    "run.guard:Guard.look", "run.runner:Runner._judged", "run.run:Run.run_item",
+    "run.guard:Guard.look", "run.judging:judged", "run.runner:Runner.values", "run.run:Run.run_item",
     "tolerance:Judgement.passed", "tolerance:judge", "trees:equal", "trial.materials:Materials.args",
     "waivers.waiver:Waivers.apply", "workers.serving:_send_result",
 )  # fmt: skip
