@@ -9,11 +9,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-#: What a process of the kit has on its command line, by what it is to the command.
+#: The name of a process of the kit, or what it has on its command line, by what it is to the command.
 _ROLES = {
-    b"gradconform.workers.serving:serve": "worker",
-    b"gradconform.devices.probe_questions:answer": "probe",
-    b"gradconform.pipeline.launcher:launch": "launcher",
+    b"serving:serve": "worker",
+    b"probe_questions": "probe",
+    b"launcher:launch": "launcher",
     b"gradconform.pipeline.rank_keeper": "rank",
     b"import sys;exec(eval(sys.stdin.readline()))": "worker",  # execnet's, for pytest-xdist
 }
@@ -26,7 +26,7 @@ def of_folder(folder: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            words = [(entry / "comm").read_bytes().strip(), *(entry / "cmdline").read_bytes().split(b"\0")]
             variables = (entry / "environ").read_bytes().split(b"\0")
             gone = (entry / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] == "Z"
             if not gone and (f"GRADCONFORM_SOAK={folder}".encode() in variables or str(folder).encode() in words):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TextIO
 
 from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SIGNAL, refusal
-from gradconform.process.imports import imports_uncollected
+from gradconform.process.imports import imports_shared, imports_uncollected
 from gradconform.process.interrupts import endings_interrupt
 
 from .arguments import parser
@@ -87,7 +87,7 @@ def _code(argv: Sequence[str] | None) -> int:
         keep_output_for_the_report(arguments)
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
             faulthandler.enable(sys.__stderr__)  # a target's code may be the reason for a fatal signal
-        with _end_seen(_ended):
+        with _end_seen(_ended), imports_shared():
             with imports_uncollected():
                 command = pkgutil.resolve_name(arguments.command)
             return int(command(arguments))

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gradconform.files.records import as_json, tupled
+from gradconform.process.fork_server import ready_server
+from gradconform.process.imports import TORCH
 from gradconform.process.orphans import Orphans
 from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker
@@ -193,6 +195,7 @@ def probe_all(requests: Iterable[Request]) -> list[Probed]:
     The processes run in parallel, and processes that they leave behind are ended.
     """
     listed = list(requests)
+    ready_server()  # here, since it ends with the thread that starts it
     with closing(Orphans()), ThreadPoolExecutor(max_workers=max(1, min(len(listed), os.cpu_count() or 1))) as pool:
         return list(pool.map(probe_in_process, listed))
 
@@ -252,7 +255,7 @@ def _ask(request: Request, known: dict[str, Answer]) -> Probed | None:
     activity = f"probing {request.type or 'accelerators'} in another process"
     with (
         waiting(activity, limit),
-        closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True)) as worker,
+        closing(Worker("gradconform.devices.probe_questions:answer", given, quiet=True, imports=TORCH)) as worker,
     ):
         worker.expect(limit)
         for message in worker.messages():

@@ -237,7 +237,8 @@ class _Launcher:
         options = self.machines.launch_options(self._launched)
         given = {"folder": str(folder), "job": job.to_json(), "options": options, "here": self.machines.here}
         self._launched += 1
-        process = Worker("gradconform.pipeline.launcher:launch", given, quiet=True)
+        launcher = "gradconform.pipeline.launcher"
+        process = Worker(f"{launcher}:launch", given, quiet=True, imports=("torch", launcher))
         return _Ranks(process, Start(folder, 0), self.machines, _limits(job))
 
     def finish(self) -> None:

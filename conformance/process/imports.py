@@ -1,10 +1,15 @@
-"""Keeps garbage collection away from large imports and imported modules: it would scan all of torch again and again."""
+"""Makes large imports cheap: no garbage collection scans all of torch again and again, and processes share them."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+#: torch, and what its first backward imports.
+TORCH = ("torch", "torch.fx.experimental.symbolic_shapes")
 
 
 @contextlib.contextmanager
@@ -33,3 +38,36 @@ def objects_frozen() -> Iterator[None]:
     finally:
         if not frozen_by_others:
             gc.unfreeze()
+
+
+class Sharing:
+    """The open contexts of :func:`imports_shared`: their number, and the thread that opened the outermost one.
+
+    ``end`` ends the process from which the others are forked; None if there is none.
+    """
+
+    lock = threading.RLock()
+    users = 0
+    thread = 0
+    end: Callable[[], None] | None = None
+
+
+@contextlib.contextmanager
+def imports_shared() -> Iterator[None]:
+    """Fork the kit's processes that start in this context from one that imports what they need, where that is possible.
+
+    That process ends with the outermost context (:mod:`gradconform.process.fork_server`).
+    """
+    process = os.getpid()
+    with Sharing.lock:
+        Sharing.users += 1
+        if Sharing.users == 1:
+            Sharing.thread = threading.get_ident()
+    try:
+        yield
+    finally:
+        with Sharing.lock:
+            Sharing.users -= 1
+            if not Sharing.users and Sharing.end is not None and os.getpid() == process:
+                Sharing.end()
+                Sharing.end = None

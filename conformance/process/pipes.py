@@ -36,9 +36,9 @@ class ForeignBytesError(Exception):
     """Data on a pipe is no message of the process at its other end."""
 
 
-def key_of(word: str, process: int) -> str:
-    """Return the key at the start of every message of a process; ``word`` is random."""
-    return f"{word}.{process} "
+def key_of(word: str) -> str:
+    """Return the key at the start of every message of a process; ``word`` is random, and is made for it."""
+    return f"{word} "
 
 
 class Sender:

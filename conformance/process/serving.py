@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from gradconform.exits import refusal
@@ -26,7 +26,7 @@ from .pipes import Message, Receiver, Sender, key_of
 Orders = Iterator[Message]
 Send = Callable[[Message], None]
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 #: This process's own descriptors are this far below its limit, and below this maximum: larger tables use memory.
 _ROOM, _FILES = 32, 1 << 16
@@ -46,12 +46,21 @@ def main() -> None:
     """
     work, parent, word, *given = sys.argv[1:7]
     del sys.argv[1:]
-    orders, messages, stacks = map(_out_of_the_way, map(int, given))
-    end_with(int(parent))
+    work_on(work, int(parent), word, list(map(int, given)))
+
+
+def work_on(work: str, parent: int, word: str, files: Sequence[int]) -> None:
+    """Run ``work``, ``module:function``, and end this process.
+
+    ``files`` are the descriptors for orders, messages and stacks.
+    """
+    orders, messages, stacks = map(_out_of_the_way, files)
+    end_with(parent)
+    _show_as(work)
     keep_what_is_started()
     write_stacks_to(stacks)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # it is the interpreter's own
-    send = Sender(messages, key_of(word, os.getpid())).send
+    send = Sender(messages, key_of(word)).send
     module, _, function = work.partition(":")
     try:
         with interrupts_seen():
@@ -66,6 +75,12 @@ def main() -> None:
         message, code = refusal(error)
         send({"refused": message, "exit_code": code})
     leave()
+
+
+def _show_as(work: str) -> None:
+    """Let ``ps`` and ``top`` show what this process does; only Linux supports this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, work.rpartition(".")[2].encode(), 0, 0, 0)
 
 
 def _out_of_the_way(file: int) -> int:

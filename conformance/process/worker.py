@@ -6,25 +6,24 @@ import contextlib
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from select import select
-from typing import IO, cast
+from typing import IO
 
 from gradconform.exits import RunRefusedError
 
-from .orphans import own_has_ended, start_own
+from .fork_server import begin
 from .pipes import ForeignBytesError, Message, Printed, Receiver, Sender, key_of
 from .serving import STACK_SIGNAL
-
-_BOOT = "import sys; sys.path[:] = sys.argv[7:]; from gradconform.process.serving import main; main()"
+from .started import Beginning, module_path
 
 #: The interval in seconds at which silent workers are checked.
 _LOOK = 0.25
+#: The interval in seconds at which a process is looked for that the fork server has yet to start.
+_SOON = 0.01
 #: The time in seconds for the last messages and output of an ended process to arrive.
 _GRACE = 1.0
 #: The time in seconds for a stuck process to write its stacks.
@@ -88,36 +87,24 @@ def ask_for_stacks(process: int, file: IO[bytes]) -> None:
 class Worker:
     """A process that does one kind of work, controlled by messages. It ends with this one, however this one ends."""
 
-    def __init__(self, work: str, given: Message, *, quiet: bool = False) -> None:
+    def __init__(self, work: str, given: Message, *, quiet: bool = False, imports: Sequence[str] = ()) -> None:
         """Start the process on ``work``, in the form ``module:function`` of :data:`gradconform.process.serving`.
 
-        ``given`` is its first order. The output of a ``quiet`` process is kept only for its :class:`Exit`.
+        ``given`` is its first order. The output of a ``quiet`` process is kept only for its :class:`Exit`. ``imports``
+        are slow modules of libraries and of the kit that ``work`` needs: a context of
+        :func:`~gradconform.process.fork_server.imports_shared` imports them once for all its processes.
         """
-        orders, ours = os.pipe()
-        messages, theirs = os.pipe()
+        (orders, ours), (messages, theirs), (out, prints), (err, complains) = (os.pipe() for _ in range(4))
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 (the process writes to it as long as it lives)
-        files = (orders, theirs, self._stacks.fileno())
         word = secrets.token_hex(8)
-        try:
-            self._process = start_own(
-                lambda: subprocess.Popen(  # noqa: S603 (this interpreter, with code of our own)
-                    [sys.executable, "-c", _BOOT, work, *map(str, (os.getpid(), word, *files)), *_module_path()],
-                    pass_fds=files,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # so that its own children, such as a build, end with it
-                )
-            )
-        finally:
-            os.close(orders)
-            os.close(theirs)
-        self._orders, self._receiver = Sender(ours), Receiver(messages, key_of(word, self._process.pid))
+        self._orders, self._receiver = Sender(ours), Receiver(messages, key_of(word))
         self._to_close = (ours, messages)
-        self._printed = Printed(cast("IO[bytes]", self._process.stdout), "stdout", passed_on=not quiet)
-        self._complaints = Printed(cast("IO[bytes]", self._process.stderr), "stderr", passed_on=not quiet)
+        self._printed = Printed(os.fdopen(out, "rb", 0), "stdout", passed_on=not quiet)
+        self._complaints = Printed(os.fdopen(err, "rb", 0), "stderr", passed_on=not quiet)
         self._limit: float | None = None
         self._since = 0.0
+        files = (orders, theirs, self._stacks.fileno(), prints, complains)
+        self._process = begin(Beginning(work, word, module_path(), *files), imports)
         self.send(given)
 
     def fileno(self) -> int:
@@ -126,8 +113,10 @@ class Worker:
 
     @property
     def process(self) -> int:
-        """Return the process id."""
-        return self._process.pid
+        """Return the process id, once the process exists."""
+        while (process := self._process.pid()) is None:
+            time.sleep(_SOON)
+        return process
 
     def send(self, order: Message) -> None:
         """Send an order; a dead process is detected when its messages are read."""
@@ -154,7 +143,7 @@ class Worker:
         if gone:
             yield self._exit()
         elif self._limit is not None and time.monotonic() - self._since > self._limit:
-            ask_for_stacks(self._process.pid, self._stacks)
+            ask_for_stacks(self._process.at_work(), self._stacks)
             yield self._exit(self._limit)
 
     def _messages(self) -> Iterator[Message]:
@@ -176,8 +165,7 @@ class Worker:
 
     def _exit(self, limit: float | None = None) -> Exit:
         if limit is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE)  # its pipe closes before it ends
+            self._process.wait(_GRACE)  # its pipe closes before it ends
         code = self._process.poll() if limit is None else None
         stacks = self.close()
         return Exit(code=code, limit=limit, complaints=self._complaints.tail, stacks=stacks)
@@ -186,10 +174,7 @@ class Worker:
         """End the process in any state, and return the stacks that it wrote."""
         if self._stacks.closed:
             return ""
-        with contextlib.suppress(ProcessLookupError):  # the process may be gone while its children live
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        own_has_ended(self._process.pid)
+        self._process.end()
         self._receiver.open, self._limit = False, None  # later listeners get nothing
         for stream in (self._printed, self._complaints):
             stream.wait(_GRACE)  # an orphan of the target may hold it open
@@ -203,12 +188,3 @@ class Worker:
 def wait_for(workers: Iterable[Worker]) -> None:
     """Wait until one of ``workers`` has a message, or until the next check of all workers is due."""
     select(list(workers), [], [], _LOOK)
-
-
-def _module_path() -> list[str]:
-    """Return the module search path with the current folder last, so that it cannot shadow the kit's imports.
-
-    If the user's PYTHONPATH names the folder, it keeps the position that the user chose.
-    """
-    here = {"", os.getcwd()} - {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}  # noqa: PTH109 (texts, as sys.path)
-    return sorted(sys.path, key=lambda folder: folder in here)

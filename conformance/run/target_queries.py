@@ -8,6 +8,7 @@ from typing import Any
 
 from gradconform.devices.probe import time_limit
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError
+from gradconform.process.imports import TORCH
 from gradconform.process.orphans import Orphans
 from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker
@@ -18,8 +19,9 @@ def query_target(work: str, target: str, **given: Any) -> dict[str, Any]:
 
     Raises :class:`~gradconform.exits.RunRefusedError` with the reason for a refusal, or how its process ended.
     """
+    order = {"target": target, **given}
     wait = waiting(f"importing target {target!r}", time_limit())
-    with wait, closing(Orphans()), closing(Worker(work, {"target": target, **given}, quiet=True)) as worker:
+    with wait, closing(Orphans()), closing(Worker(work, order, quiet=True, imports=TORCH)) as worker:
         worker.expect(time_limit())
         message = next(worker.messages())
     if isinstance(message, Exit):
@@ -41,7 +43,7 @@ def query_targets(work: str, targets: Sequence[str]) -> Iterator[tuple[str, dict
     """
     left = list(targets)
     while left:
-        with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True)) as worker:
+        with closing(Orphans()), closing(Worker(work, {"targets": left}, quiet=True, imports=TORCH)) as worker:
             worker.expect(time_limit())
             for message in worker.messages():
                 target = left.pop(0)

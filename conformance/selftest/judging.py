@@ -12,6 +12,7 @@ import torch
 
 from gradconform.devices.prepared import ready
 from gradconform.drive.reference64 import OracleCache
+from gradconform.process.imports import TORCH
 from gradconform.process.pipes import Message
 from gradconform.process.serving import Orders, Send
 from gradconform.process.worker import Exit, Worker, wait_for
@@ -93,7 +94,7 @@ def _share(
         """Give the next job to a worker or a new one; end it if there is none."""
         job = next(jobs, None)
         if job is not None:
-            worker = worker or Worker("gradconform.selftest.judging:serve", options.to_dict())
+            worker = worker or Worker(f"{__name__}:serve", options.to_dict(), imports=(*TORCH, __name__))
             busy[worker] = job
             worker.send(job.order())
             worker.expect(time_limit)

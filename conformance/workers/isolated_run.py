@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
 from gradconform.files.records import Header, as_result, differing
+from gradconform.process.imports import TORCH
 from gradconform.process.orphans import Orphans
 from gradconform.process.pipes import Message
 from gradconform.process.wait_notices import waiting
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
 
 #: The run stops after this many workers in a row that ended while running no check.
 _MAX_EARLY_ENDS = 3
+
+#: The slow modules that each worker needs.
+_IMPORTS = (
+    *TORCH, "gradconform.contract.areas", "gradconform.devices.prepared", "gradconform.reference.autograd",
+    "gradconform.run.run",
+)  # fmt: skip
 
 #: The most checks in one batch if there are several workers.
 _AT_A_TIME = 16
@@ -255,7 +262,7 @@ class IsolatedRun:
         number = next(number for number in itertools.count() if number not in taken)
         measured = None if self._measured is None else str(self._measured)
         given = {**self._options, "worker": number, "measured": measured, "waits": waits}
-        process = Worker("gradconform.workers.serving:serve", given)
+        process = Worker("gradconform.workers.serving:serve", given, imports=_IMPORTS)
         self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected, waits=waits))
         process.expect(self._start_limit)
         return self._live[-1]
