@@ -48,7 +48,12 @@ def test_the_package_list_names_every_folder_with_an_init(setuptools_table: dict
 
 
 def test_the_package_dir_maps_every_package_to_its_folder(setuptools_table: dict[str, Any]) -> None:
-    assert setuptools_table["package-dir"] == folders()
+    directories = setuptools_table["package-dir"]
+    assert directories == {import_name: top for top, import_name in TOP.items()}
+    for package, folder in folders().items():
+        root = max((one for one in directories if f"{package}.".startswith(f"{one}.")), key=len)
+        below = package.removeprefix(root).replace(".", "/")
+        assert f"{directories[root]}{below}" == folder
 
 
 def test_every_folder_with_modules_has_an_init() -> None:
