@@ -257,9 +257,9 @@ class Report:
         return iter(self.results)
 
     @property
-    def on_stages(self) -> bool:
-        """Whether stages (a user's, or those of operations or blocks) replaced the contract's."""
-        return any(self.options.get(name) for name in ("stage", "operation", "block"))
+    def command(self) -> str:
+        """The command that made it, if that is not ``gradconform run``; else empty."""
+        return str(self.options.get("command", ""))
 
     @property
     def summary(self) -> dict[str, int]:

@@ -50,7 +50,7 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.target is not None:
         with current_folder_first():
             refuse_missing_target(arguments.target)
-    if arguments.what.startswith(STEPS) if report is None else report.extra and not report.on_stages:
+    if arguments.what.startswith(STEPS) if report is None else report.command:
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)
     with current_folder_first():

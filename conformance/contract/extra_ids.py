@@ -17,6 +17,9 @@ _T = TypeVar("_T")
 #: The first parts of the ids.
 OPERATIONS, BLOCKS, SETTINGS, FAULTS = "ops", "blocks", "settings", "faults"
 
+#: The beginning of the ids of checks on a user's schedules.
+ON_SCHEDULES = "schedule.file."
+
 #: The first part of the ids of checks on a user's own stage.
 STAGES = "stage"
 

@@ -15,6 +15,7 @@ from gradconform.user_input.values import Profile, SelectionError, profile_named
 
 from .cases import on_chain
 from .check import Check
+from .extra_ids import ON_SCHEDULES
 from .selection import of_profile, selected
 from .shard import Shard
 
@@ -123,7 +124,7 @@ def check_of(name: str, schedule: Schedule) -> Check:
     """Return the check that judges a schedule on a chain of plain stages."""
     trial = on_chain(schedule)
     return Check(
-        id=f"schedule.file.{name}",
+        id=f"{ON_SCHEDULES}{name}",
         level="MUST",
         profile="quick",
         requirement=(

@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradconform.contract.extra_ids import ON_SCHEDULES
 from gradconform.coverage import WITHHELD
 from gradconform.devices.numeric_profile import NumericProfile
 from gradconform.devices.probe import hidden_by
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
-from gradconform.run.sources import options_selecting
+from gradconform.run.sources import command_source, options_selecting
 from gradconform.sources.pipeline import PipelineOptions
 from gradconform.text.counts import count
 from gradconform.torch_releases.tested import untested
@@ -291,14 +292,15 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
 def command_again(report: Report, result: Result) -> str | None:
     """Return the command line that reproduces the check of ``result`` alone; None if there is none.
 
-    There is none in three cases: the run used schedules in place of the contract, another kit has other options, or an
-    extra check takes no time.
+    There is none in two cases: the check is on a schedule in place of the contract, or another kit has other options.
     """
     target = str(report.target["text"])
     try:
-        if report.extra and not report.on_stages:
-            alone = PipelineOptions.from_json(report.options).alone(result.check)
-            return shlex.join(["gradconform", "pipeline", target, *alone.words()])
+        if report.command:
+            alone = command_source(report.command).values.from_json(report.options).alone(result.check)
+            return shlex.join(["gradconform", report.command, target, *alone.words()])
+        if result.check.startswith(ON_SCHEDULES):
+            return None
         selected = dict.fromkeys(options_selecting(result.check))
         options = options_of(report).but(device=result.device, dtype=result.dtype, **selected)
     except ValueError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gradconform.user_input.option import Option
 from gradconform.user_input.option_help import AFTER_SOURCES, RUN_OPTIONS
+from gradconform.user_input.values import SelectionError
 
 from .source import CommandSource, Source
 
@@ -38,7 +39,10 @@ def all_options() -> dict[str, Option]:
 
 
 def command_source(command: str) -> CommandSource:
-    """Return the description of the source with a command of its own."""
+    """Return the description of the source with a command of its own; raise ``SelectionError`` for another command."""
+    if command not in COMMANDS:
+        msg = f"unknown command {command!r}; expected one of {', '.join(COMMANDS)}"
+        raise SelectionError(msg)
     found: CommandSource = import_module(f"{FOLDER}.{COMMANDS[command]}").SOURCE
     return found
 

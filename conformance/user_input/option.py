@@ -171,6 +171,10 @@ class OptionValues:
         """Return these options with the given values replaced."""
         return replace(self, **given)
 
+    def alone(self, check: str) -> Self:
+        """Return the options of a run of one check, of a command that takes these options."""
+        return self.but(checks=(check,), shard=None, waivers=None)
+
     def to_json(self) -> dict[str, Any]:
         """Return every option by name as JSON values, for records, reports and other processes.
 

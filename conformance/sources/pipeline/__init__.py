@@ -109,7 +109,7 @@ class _PipelineOptions(OptionValues):
         """Return the options of a run of one check, with only the check's own schedule."""
         named = {name: Path(name).stem if name.endswith(".csv") else name for name in self.schedule}
         own = tuple(name for name, word in named.items() if check.startswith(f"pipeline.{word_of(word)}."))
-        return self.but(schedule=own or self.schedule, checks=(check,), shard=None, waivers=None)
+        return OptionValues.alone(self, check).but(schedule=own or self.schedule)
 
     @property
     def of_values(self) -> Self:
