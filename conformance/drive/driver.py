@@ -110,11 +110,11 @@ COUNTED = (19, 49)
 
 
 def _keep_result(sight: Sight, stored: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
-    """Record what W returned: one of the ``stored`` gradients has the copy that was made of it."""
+    """Record what W returned, if anything: one of the ``stored`` gradients has the copy that was made of it."""
     if sight.result is not None:
         same = dict(zip(map(id, stored.values()), copies.values(), strict=True))
-        sight.seen["weight_result"] = tuple([same[id(v)] if id(v) in same else copy_of(v) for v in sight.result])
-        sight.result = None
+        found = [same[id(value)] if id(value) in same else copy_of(value) for value in sight.result]
+        sight.seen["weight_result"], sight.result = tuple(found), None
 
 
 def _loss_of(outputs: Tree, target: Tree) -> Tensor | None:
@@ -267,9 +267,12 @@ class _Run:
 
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
         lane.args[mb] = args = args_of(self.lanes, lane, mb, self.materials)
-        target = self.materials.target(lane.index, mb) if self.trial.loss_at(lane.index) else None
+        target = self.materials.target(lane.index, mb) if lane.has_loss else None
         self.device.seed(self.materials.rng_seed(mb))
-        with lane.lifetime.watch(mb, args) if lane.lifetime else NO_LOG:
+        if lane.lifetime:
+            with lane.lifetime.watch(mb, args):
+                outputs = self._call("F", lane.session.forward, mb, args, target)
+        else:
             outputs = self._call("F", lane.session.forward, mb, args, target)
         found = flattened(in_key_order(outputs, lane.example_outputs))
         if not self.is_cpu:  # a device that runs late draws when it runs
@@ -418,7 +421,7 @@ class _Run:
 
     def _look_around(self, lane: Lane, sight: Sight, stored: Mapping[str, Tensor | None]) -> None:
         """Record the state that an action must not change."""
-        around = Surroundings.of(lane.stage, lane.args, lane.output_grads)
+        around = Surroundings.of(lane.named, lane.args, lane.output_grads)
         process = settings(self.materials.device, self.before)
         earlier = sight.known.state, lane.state
         lane.state = around.state(self.materials.device, lane.passed_objects(), *earlier, process=process)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradconform.adapter import Adapter, Session, StageSpec, Tree, claims_of
 from gradconform.target.layer_swap import noting_swaps
+from gradconform.target.named_tensors import NamedTensors
 from gradconform.trial.materials import Materials, mean_squares
 from gradconform.trial.modes import call_in
 
@@ -32,7 +33,9 @@ class Lane:
 
     def __init__(self, index: int, stage: nn.Module, adapter: Adapter, materials: Materials, loss_scale: float) -> None:
         trial, actions = materials.trial, materials.trial.actions
-        self.index, self.stage = index, stage
+        self.index, self.stage, self.named = index, stage, NamedTensors(stage)
+        #: Whether its backward starts at a loss.
+        self.has_loss = trial.loss_at(index)
         modules = "module_hooks" in trial.watch
         self.hooks = HookWatch(self.stage, modules=modules) if modules or "hooks" in trial.watch else None
         self.altering = GradientHooks(self.stage, trial.altering) if trial.altering else None
@@ -53,12 +56,12 @@ class Lane:
         self._adapter, self._modes, self._device = adapter, trial.modes, materials.device
         self._spec = StageSpec(
             is_first=trial.chain and index == 0,
-            is_last=trial.loss_at(index),
+            is_last=self.has_loss,
             n_microbatches=trial.microbatches(index),
-            loss_fn=partial(_scaled_loss, loss_scale) if trial.loss_at(index) else None,
+            loss_fn=partial(_scaled_loss, loss_scale) if self.has_loss else None,
             example_args=example,
             example_outputs=materials.example_outputs(index),
-            example_target=materials.target(index, 0) if trial.loss_at(index) else None,
+            example_target=materials.target(index, 0) if self.has_loss else None,
             args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
             repeats_weight=not {a.mb for a in actions if a.kind == "W" and a.misuse}.issubset(trial.raising),
             retain_graph=trial.retain_graph,

@@ -38,7 +38,7 @@ def args_of(lanes: Lanes, lane: Lane, mb: int, materials: Materials) -> tuple[An
 def grads_of(lanes: Lanes, lane: Lane, action: Action, materials: Materials) -> Tree:
     """Return the output gradients of B and I: materials, or in a chain the input gradients of the next stage."""
     trial = materials.trial
-    if trial.loss_at(lane.index):
+    if lane.has_loss:
         return None
     if trial.chain and lane.index < len(trial.stages) - 1:
         behind = lanes[lane.index + 1].returned.pop(action.mb)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
 from gradconform.devices.tensor_facts import place_of, start_of
+from gradconform.target.named_tensors import NamedTensors
 from gradconform.trees import Tree, equal, flattened, tensors
 
 from .observation import Alive, HookCall, State
@@ -275,10 +276,10 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def of(
-        cls, stage: nn.Module, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]
+        cls, stage: NamedTensors, args: Mapping[int, tuple[Any, ...]], output_grads: Mapping[int, Tree]
     ) -> Surroundings:
         """Return the tensors of a stage, and those that its caller holds of each micro-batch."""
-        return cls(_by_name(args), _by_name(output_grads), dict(stage.named_parameters()), dict(stage.named_buffers()))
+        return cls(_by_name(args), _by_name(output_grads), stage.parameters(), stage.buffers())
 
     def state(
         self, device: torch.device, handed: Mapping[str, bool], *known: State | None, process: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The parameters of a session's stage: always those that ``named_parameters`` returns at that moment."""
+"""The tensors of a stage by name: always those that ``named_parameters`` and ``named_buffers`` return now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from torch import nn
 
-from gradconform.target.session import StageParameters
+from gradconform.target.named_tensors import NamedTensors
 
 
 class _Lists(nn.Linear):
@@ -60,17 +60,29 @@ def _freeze(stage: nn.Sequential) -> None:
 )
 def test_a_changed_stage_has_its_new_parameters(change: Callable[[nn.Sequential], None]) -> None:
     stage = _stage()
-    parameters = StageParameters(stage)
-    assert list(parameters.by_name()) == ["0.weight", "0.bias", "1.1.weight"]
+    parameters = NamedTensors(stage)
+    assert list(parameters.parameters()) == ["0.weight", "0.bias", "1.1.weight"]
     change(stage)
-    found, expected = parameters.by_name(), dict(stage.named_parameters())
+    found, expected = parameters.parameters(), dict(stage.named_parameters())
     assert list(found) == list(expected)
     assert all(found[name] is parameter for name, parameter in expected.items())
 
 
 def test_a_stage_may_list_its_parameters_in_its_own_way() -> None:
-    assert list(StageParameters(_Lists(2, 2)).by_name()) == ["weight"]
+    assert list(NamedTensors(_Lists(2, 2)).parameters()) == ["weight"]
+
+
+def test_a_changed_stage_has_its_new_buffers() -> None:
+    stage = nn.Sequential(nn.BatchNorm1d(2), nn.ReLU())
+    tensors = NamedTensors(stage)
+    assert list(tensors.buffers()) == ["0.running_mean", "0.running_var", "0.num_batches_tracked"]
+    stage[0].running_mean = stage[0].running_mean + 1
+    stage[0].register_buffer("running_var", None)
+    stage[1].register_buffer("own", stage[0].running_mean)
+    found, expected = tensors.buffers(), dict(stage.named_buffers())
+    assert list(found) == list(expected) == ["0.running_mean", "0.num_batches_tracked"]
+    assert all(found[name] is buffer for name, buffer in expected.items())
 
 
 def test_one_module_has_its_own_parameters() -> None:
-    assert list(StageParameters(nn.Linear(2, 2)).by_name()) == ["weight", "bias"]
+    assert list(NamedTensors(nn.Linear(2, 2)).parameters()) == ["weight", "bias"]
