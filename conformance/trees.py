@@ -27,14 +27,11 @@ def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
 
     A gradient edge is also a leaf: it represents an output, though torch makes it a tuple.
     """
-    if isinstance(tree, dict):
-        named = [(f"{path}[{key!r}]", branch) for key, branch in tree.items()]
-    elif isinstance(tree, (tuple, list)) and not isinstance(tree, GradientEdge):
-        named = [(f"{path}[{index}]", branch) for index, branch in enumerate(tree)]
-    else:
+    if not isinstance(tree, _BRANCHED) or isinstance(tree, GradientEdge):
         return [(path, tree)]
     found: list[tuple[str, Any]] = []
-    for where, branch in named:
+    for key, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        where = f"{path}[{key!r}]"
         found += leaves(branch, where) if isinstance(branch, _BRANCHED) else [(where, branch)]
     return found
 

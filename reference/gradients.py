@@ -35,23 +35,20 @@ def match(outputs: Any, output_grads: Any) -> tuple[list[Root], list[Tensor | No
     return [output for output, _ in kept], [grad for _, grad in kept]
 
 
-def _pairs(outputs: Any, grads: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(outputs, GradientEdge):  # a tuple as well
-        yield outputs, grads
-    elif isinstance(outputs, dict):
+def _pairs(outputs: Any, grads: Any) -> list[tuple[Any, Any]]:
+    if isinstance(outputs, (Tensor, GradientEdge)):  # an edge is a tuple as well
+        return [(outputs, grads)]
+    if isinstance(outputs, dict):
         if not isinstance(grads, dict) or set(grads) != set(outputs):
             msg = f"output gradients are {_describe(grads)}; expected a dict with the keys {sorted(outputs)}"
             raise ValueError(msg)
-        for key, output in outputs.items():
-            yield from _pairs(output, grads[key])
-    elif isinstance(outputs, (tuple, list)):
+        return [pair for key, output in outputs.items() for pair in _pairs(output, grads[key])]
+    if isinstance(outputs, (tuple, list)):
         if not isinstance(grads, (tuple, list)) or len(grads) != len(outputs):
             msg = f"output gradients are {_describe(grads)}; expected a tuple of {len(outputs)}, one per output"
             raise ValueError(msg)
-        for output, grad in zip(outputs, grads, strict=True):
-            yield from _pairs(output, grad)
-    else:
-        yield outputs, grads
+        return [pair for output, grad in zip(outputs, grads, strict=True) for pair in _pairs(output, grad)]
+    return [(outputs, grads)]
 
 
 def _describe(grads: Any) -> str:

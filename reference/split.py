@@ -13,7 +13,8 @@ products that W does together, then a group for each set of other uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -199,12 +200,12 @@ def _ask_where_nothing_came(roots: Sequence[Root], grads: Sequence[Tensor | None
 
 
 def _grads(
-    roots: Sequence[Root], grads: Sequence[Tensor | None], sought: Sequence[Any], silent: Iterable[Node]
+    roots: Sequence[Root], grads: Sequence[Tensor | None], sought: Sequence[Any], silent: Collection[Node]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients at tensors and edges; the hooks of leaves whose nodes are ``silent`` are not called."""
     if not roots or not sought:
         return (None,) * len(sought)
-    with silenced(map(accumulated_into, silent)):
+    with silenced(map(accumulated_into, silent)) if silent else nullcontext():
         return torch.autograd.grad(
             roots,  # type: ignore[arg-type] # torch takes both kinds in one list
             sought,

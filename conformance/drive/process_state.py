@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 import random
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -25,7 +26,7 @@ _CHANGED = "changed"
 def numpy_random() -> Any:
     """Return NumPy's module of random numbers; None without NumPy, which torch does not need."""
     try:
-        return importlib.import_module("numpy.random")
+        return sys.modules.get("numpy.random") or importlib.import_module("numpy.random")
     except ImportError:
         return None
 

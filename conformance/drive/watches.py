@@ -6,10 +6,10 @@ import contextlib
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from operator import attrgetter, is_
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from .observation import Alive, HookCall, State
 
 #: The types that may be replaced by an equal copy: a subclass may hold more than its values.
 _PLAIN = frozenset({Tensor, nn.Parameter})
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 _STRIDED = torch.strided  # read for every tensor after every action
 
@@ -69,38 +71,41 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
 
     ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
-    on_the_cpu = _all_on_cpu(values)
+    held = dict(enumerate(values))
     if known is None or len(known) != len(values):
-        return tuple(map(_new_copy, values, on_the_cpu))
-    found = [
-        copy if own is copy or _is_copied(own, copy) else _new_copy(value, own)
-        for value, own, copy in zip(values, on_the_cpu, known, strict=True)
-    ]
-    if isinstance(known, tuple) and all(map(is_, found, known)) and all(map(is_, values, on_the_cpu)):
-        return known
-    return tuple(found)
+        return tuple(copies_by_name(held).values())
+    copies = dict(enumerate(known))
+    found = copies_by_name(held, copies)
+    return known if found is copies and isinstance(known, tuple) else tuple(found.values())
 
 
-def copies_by_name(held: Mapping[str, Any], *known: Mapping[str, Any]) -> Mapping[str, Any]:
+def copies_by_name(held: Mapping[_Name, Any], *known: Mapping[_Name, Any]) -> Mapping[_Name, Any]:
     """Return copies of ``held`` as :func:`copy_of` makes them, ``known`` by the same names.
 
-    One of ``known`` itself is returned if every value equals its copy in it and is on the CPU.
+    One of ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
-    on_the_cpu = _all_on_cpu(held.values())
-    found: dict[str, Any] = {}
-    for (name, value), own in zip(held.items(), on_the_cpu, strict=True):
+    found: dict[_Name, Any] = {}
+    for name, value in held.items():
         for copies in known:
             copy = copies.get(name)
-            if own is copy or _is_copied(own, copy):
+            if value is copy or _is_copied(value, copy):
                 found[name] = copy
                 break
         else:
-            found[name] = _new_copy(value, own)
-    if all(map(is_, held.values(), on_the_cpu)):
-        for copies in known:
-            if list(copies) == list(found) and all(map(is_, copies.values(), found.values())):
-                return copies
+            if isinstance(value, Tensor) and not value.is_cpu:
+                return _copied_to_cpu(held, known)
+            found[name] = _new_copy(value, value)
+    for copies in known:
+        if list(copies) == list(found) and all(map(is_, copies.values(), found.values())):
+            return copies
     return found
+
+
+def _copied_to_cpu(held: Mapping[_Name, Any], known: Iterable[Mapping[_Name, Any]]) -> Mapping[_Name, Any]:
+    """Return new copies of values that are not all on the CPU; what is copied from a device is a copy already."""
+    here = dict(zip(held, _all_on_cpu(held.values()), strict=True))
+    made = {name: own for name, own in here.items() if own is not held[name]}
+    return dict(copies_by_name(here, *known, made))
 
 
 def _is_copied(value: Any, copy: Any) -> bool:

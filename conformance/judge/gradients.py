@@ -65,7 +65,7 @@ def _of_one_run(evidence: Evidence, observation: Observation, lane: int | None) 
         if step.raised and not step.action.misuse:
             yield error_in(step.action, step.raised)
             continue
-        yield from of_step(evidence, step, evidence.oracle_step(step), so_far)
+        yield from of_step(evidence, step, evidence.oracle.at(step.position), so_far)
     if observation.close_raised is not None:
         raised = observation.close_raised
         yield Finding("error", "the session", "close", f"raised {raised}", raised=raised)

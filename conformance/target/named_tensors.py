@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TypeVar
 
@@ -24,40 +24,29 @@ class NamedTensors:
         """Store the stage."""
         self._stage = stage
         #: A stage may list its tensors in its own way.
-        self._plain = all(
-            getattr(type(stage), name) is getattr(nn.Module, name) for name in ("named_parameters", "named_buffers")
-        )
+        kind, plain = type(stage), nn.Module
+        self._plain = kind.named_parameters is plain.named_parameters and kind.named_buffers is plain.named_buffers
         self._modules: dict[str, nn.Module] = {}
         self._children: list[dict[str, nn.Module | None]] = []
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return what ``dict(stage.named_parameters())`` is: a parameter under two names has its first one."""
-        if not self._plain:
-            return dict(self._stage.named_parameters())
-        self._walk()
-        return _first_named(self._modules, map(_PARAMETERS, self._modules.values()))
+        return self._held(_PARAMETERS) if self._plain else dict(self._stage.named_parameters())
 
     def buffers(self) -> dict[str, Tensor]:
         """Return what ``dict(stage.named_buffers())`` is."""
-        if not self._plain:
-            return dict(self._stage.named_buffers())
-        self._walk()
-        return _first_named(self._modules, map(_BUFFERS, self._modules.values()))
+        return self._held(_BUFFERS) if self._plain else dict(self._stage.named_buffers())
 
-    def _walk(self) -> None:
-        """Find the modules, if one was added, removed or replaced since."""
+    def _held(self, registry: Callable[[nn.Module], Mapping[str, _Held | None]]) -> dict[str, _Held]:
+        """Return what the modules hold, each once; they are found again if one was added, removed or replaced."""
         if not self._modules or list(map(_CHILDREN, self._modules.values())) != self._children:
             self._modules = {name and f"{name}.": module for name, module in self._stage.named_modules()}
             self._children = list(map(dict, map(_CHILDREN, self._modules.values())))
-
-
-def _first_named(prefixes: Iterable[str], held: Iterable[Mapping[str, _Held | None]]) -> dict[str, _Held]:
-    """Return the tensors that modules hold, each once, by the prefix of its module and its name there."""
-    found: dict[str, _Held] = {}
-    seen: set[int] = set()
-    for prefix, own in zip(prefixes, held, strict=True):
-        for name, tensor in own.items():
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                found[prefix + name] = tensor
-    return found
+        found: dict[str, _Held] = {}
+        seen: set[int] = set()
+        for prefix, own in zip(self._modules, map(registry, self._modules.values()), strict=True):
+            for name, tensor in own.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[prefix + name] = tensor
+        return found

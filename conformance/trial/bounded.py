@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Hashable
+from dataclasses import is_dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from torch import Tensor
@@ -54,12 +56,14 @@ def bytes_of(value: object) -> int:
     waiting = [value]
     while waiting:
         one = waiting.pop()
+        if one is None or isinstance(one, (str, int)):  # common, and quick
+            continue
         if isinstance(one, Tensor):
             sizes[id(one)] = one.numel() * one.element_size()
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
         elif isinstance(one, (tuple, list)):
             waiting.extend(one)
+        elif isinstance(one, (dict, MappingProxyType)):
+            waiting.extend(one.values())
         elif is_dataclass(one):
-            waiting.extend(getattr(one, field.name) for field in fields(one))
+            waiting.extend(map(partial(getattr, one), one.__dataclass_fields__))
     return sum(sizes.values())

@@ -128,7 +128,7 @@ class Materials:
         Only misuses (``B1!``) receive a wrong pattern; the other actions of the program get right gradients.
         """
         mb = 0 if self.trial.received == "once" else mb
-        grads = self._drawn_grads(lane, mb, self.seed_of(lane))
+        grads = self._drawn_grads(lane, mb, self.seed + lane)
         pattern = self.trial.output_grads
         given = apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
         return one_for_alike(given) if self.trial.received == "twice" else given
@@ -140,7 +140,7 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        return apply_pattern(self._drawn_grads(lane, mb, self.seed_of(lane) + _TARGETS), "normal", self.device)
+        return apply_pattern(self._drawn_grads(lane, mb, self.seed + lane + _TARGETS), "normal", self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
@@ -169,7 +169,7 @@ class Materials:
         mb = 0 if self.trial.same_args else mb
         less = mb % 2 if self.trial.ragged else 0
         found: tuple[Tensor | None, ...] = self._drawn(
-            _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed_of(lane), mb, less
+            _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed + lane, mb, less
         )
         return found
 
