@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from gradconform.contract.frozen import frozen
@@ -62,13 +63,46 @@ class ReportedResult:
 
     @property
     def message(self) -> str:
-        """Return the result's message without the programs, which are shown separately, and each likely cause once."""
-        findings = self.result.findings
-        reasons = {_reason(finding) for finding in findings}
-        if len(findings) < _SEVERAL or len(reasons) > 1 or reasons == {""}:
+        """Return the result's message without programs and numbers, which are shown separately, and each cause once."""
+        findings = self._in_words
+        reasons = {_reason(finding) for finding in self.result.findings}
+        if self._shared is None and not self.numbers:
             return "\n".join(without_programs(self.result.message, self.result.programs))
         lines = without_programs("\n".join(self.result.preamble), self.result.programs)
+        if self._shared is None:
+            return "\n".join([*lines, *map(finding_line, findings)])
         return "\n".join([*lines, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"])
+
+    @property
+    def _shared(self) -> str | None:
+        """Return the reason that several findings share, or None."""
+        reasons = {_reason(finding) for finding in self.result.findings}
+        several = len(self.result.findings) >= _SEVERAL and len(reasons) == 1 and reasons != {""}
+        return reasons.pop() if several else None
+
+    @property
+    def _in_words(self) -> list[Mapping[str, Any]]:
+        """Return the findings that are not lines of numbers."""
+        numbers = len(self._in_numbers) >= _SEVERAL
+        return [one for one in self.result.findings if not (numbers and _NUMBERS.fullmatch(str(one["text"])))]
+
+    @property
+    def _in_numbers(self) -> list[Mapping[str, Any]]:
+        return [one for one in self.result.findings if _NUMBERS.fullmatch(str(one["text"]))]
+
+    @property
+    def numbers(self) -> str:
+        """Return a line per wrong tensor, if several have numbers, each value in its column; a repeated cause is ″.
+
+        Of the tensors after the first :data:`_IN_COLUMNS`, it has names, actions and error/bound alone.
+        """
+        found, more = self._in_numbers[:_IN_COLUMNS], self._in_numbers[_IN_COLUMNS:]
+        if len(found) < _SEVERAL:
+            return ""
+        reasons = ["" if self._shared is not None else _reason(one).removeprefix("; ") for one in found]
+        shown = ["″" if reason and reason == before else reason for before, reason in pairwise(["", *reasons])]
+        last = [f"and {len(more)} more, error/bound: {', '.join(map(_in_short, more))}"] if more else []
+        return "\n".join([*map(_columns, found, shown), *last])
 
     @property
     def seen(self) -> str:
@@ -89,6 +123,27 @@ class ReportedResult:
 
 #: The least number of findings with one common reason for which it is printed only once.
 _SEVERAL = 2
+
+
+#: A finding on a wrong value: the place of the worst element, then what was expected, what was there, and the errors.
+_NUMBERS = re.compile(
+    r"worst at (?P<at>\[[\d, ]*\]): expected (?P<expected>[^;]+), got (?P<got>[^;]+); "
+    r"error (?P<error>[^;, ]+), bound (?P<bound>[^;, ]+), error/bound (?P<ratio>[^;, ]+)"
+)
+
+
+#: The most wrong tensors of one result that are shown with all their numbers.
+_IN_COLUMNS = 24
+
+
+def _in_short(finding: Mapping[str, Any]) -> str:
+    return f"{finding['where']} {finding['action']} {str(finding['text']).rpartition(' ')[2]}"
+
+
+def _columns(finding: Mapping[str, Any], reason: str) -> str:
+    found = _NUMBERS.fullmatch(str(finding["text"]))
+    values = [] if found is None else [found["at"].replace(" ", ""), *found.groups()[1:]]
+    return "\t".join([str(finding["where"]), str(finding["action"]), *values, *([reason] if reason else [])])
 
 
 def _without_reason(finding: Mapping[str, Any]) -> str:

@@ -67,7 +67,7 @@ _MEANING = re.compile(r"(?P<name>[\w-]+) \((?!\d+ actions\))(?P<meaning>[^()]+)\
 
 def _described(rows: Iterable[Row]) -> dict[str, str]:
     """Return the meanings that appear more than once, by name; a name with several meanings is skipped."""
-    met = Counter(pair for row in rows if row.quiet for pair in _MEANING.findall(row.requirement))
+    met = Counter(pair for row in rows for pair in _MEANING.findall(row.requirement))
     several = Counter(name for name, _ in met)
     return {name: meaning for (name, meaning), number in sorted(met.items()) if number > 1 and several[name] == 1}
 
@@ -80,7 +80,7 @@ _PHRASES = re.compile(rf"(?<!\S)(?:{'|'.join(sorted(map(re.escape, _WORDS), key=
 
 def _planned(rows: Iterable[Row]) -> dict[str, str]:
     """Return the meanings of the planned values that appear in some row."""
-    of_space = (row.requirement for row in rows if row.quiet and area_of(row.place.check) == _SPACE)
+    of_space = (row.requirement for row in rows if area_of(row.place.check) == _SPACE)
     met = {phrase for requirement in of_space for phrase in _PHRASES.findall(requirement)}
     return {word: phrase for phrase, word in _WORDS.items() if phrase in met}
 
@@ -135,11 +135,11 @@ class Again:
 
 
 def commands_again(rows: Sequence[Row]) -> list[Again]:
-    """Return the command of most quiet rows of each run and cell, with :data:`CHECK` in place of the id."""
+    """Return the command of most rows of each run and cell, with :data:`CHECK` in place of the id."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for row in rows:
         for run, reported in enumerate(row.reported):
-            if reported is not None and row.quiet and reported.command is not None:
+            if reported is not None and reported.command is not None:
                 found.setdefault((run, row.cell), Counter())[_pattern(reported)] += 1
     return [Again(*place, patterns.most_common(1)[0][0]) for place, patterns in found.items()]
 
