@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradconform.drive.evidence import Evidence
+
 from .cause import Cause, Mistake
 from .parts import Part
 from .rerun import rerun_of
@@ -147,6 +149,11 @@ def _solved(wrong: WrongTensor, parts: list[Part]) -> Change | None:
 def factors_of(wrong: WrongTensor) -> dict[str, float]:
     """Return the most frequent wrong divisors of a gradient."""
     evidence, lane = wrong.evidence, wrong.step.action.stage
+    found: dict[str, float] = evidence.recomputed.of(("divisors", lane), lambda: _divisors(evidence, lane))
+    return found
+
+
+def _divisors(evidence: Evidence, lane: int) -> dict[str, float]:
     outputs = evidence.materials.example_outputs(lane)
     leaves = outputs if isinstance(outputs, tuple) else (outputs,)
     batch = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), 1)

@@ -199,6 +199,11 @@ def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
 
 def _forward_right(evidence: Evidence, step: Step) -> bool:
     """Return whether the micro-batch's outputs were right: after wrong ones no gradient can be right."""
+    found: bool = evidence.recomputed.of(("forward right", id(step)), lambda: _outputs_right(evidence, step))
+    return found
+
+
+def _outputs_right(evidence: Evidence, step: Step) -> bool:
     forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
     if forward is None:
         return True

@@ -101,6 +101,13 @@ def _unused(evidence: Evidence, step: Step) -> Cause | None:
 
 def nothing_added(evidence: Evidence, step: Step) -> Cause | None:
     """Return why a B or W has added nothing to any parameter, if the whole run shows it."""
+    found: Cause | None = evidence.recomputed.of(
+        ("nothing added", id(step)), lambda: _reason_for_nothing(evidence, step)
+    )
+    return found
+
+
+def _reason_for_nothing(evidence: Evidence, step: Step) -> Cause | None:
     if step.action.kind not in {"B", "W"} or added(evidence, step):
         return None
     return (
