@@ -71,7 +71,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FailureGroup:
     """Results that share the kind of finding, the sort of tensor, the action and the reason.
 
     Each result holds only these findings; its other findings are in other causes. ``likely`` and ``needs`` are empty if
@@ -125,11 +125,11 @@ def _size(result: Result) -> tuple[bool, float, int, str]:
 
 
 def smallest_of(results: Iterable[Result]) -> Result:
-    """Return the result that is quickest to read; see :attr:`Cause.by_size`."""
+    """Return the result that is quickest to read; see :attr:`FailureGroup.by_size`."""
     return min(results, key=_size)
 
 
-def by_cause(results: Iterable[Result]) -> list[Cause]:
+def by_cause(results: Iterable[Result]) -> list[FailureGroup]:
     """Return the results grouped by cause, most checks first; a result is in the group of each of its findings."""
     causes = [cause_of(group) for group in groups(results).values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
@@ -154,10 +154,10 @@ def _parts(result: Result) -> dict[tuple[str, ...], Result]:
     return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
-def cause_of(group: list[Result]) -> Cause:
+def cause_of(group: list[Result]) -> FailureGroup:
     """Return the cause of results that share a finding."""
     findings = [finding for result in group for finding in result.findings]
-    return Cause(_symptom(group, findings), tuple(group), _likely(group, findings), needed(findings))
+    return FailureGroup(_symptom(group, findings), tuple(group), _likely(group, findings), needed(findings))
 
 
 def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:

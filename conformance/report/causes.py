@@ -13,7 +13,7 @@ from gradconform.text.counts import count
 from gradconform.text.findings import finding_line, needed
 from gradconform.trial.program import programs_line
 
-from .by_cause import Cause
+from .by_cause import FailureGroup
 from .clauses import clause_of
 from .detail import Detail
 from .lines import Line, with_own_indent, wrapped, wrapped_each
@@ -36,7 +36,7 @@ class _Seen:
     places: tuple[str, ...]
 
 
-def cause_head(number: int, cause: Cause, width: int) -> list[Line]:
+def cause_head(number: int, cause: FailureGroup, width: int) -> list[Line]:
     """Return the header lines of a cause: number of checks, finding, likely cause and required features."""
     lead = f"[{number}] {count(len(cause.checks), 'check')}: "
     lines = wrapped(lead + _short(cause.symptom), width, hanging=4, role="heading")
@@ -49,7 +49,7 @@ def _short(reported: str) -> str:
     return textwrap.shorten(reported, _LONGEST_CAUSE, placeholder=" ...")
 
 
-def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
+def cause_line(number: int, cause: FailureGroup, width: int, kind: str = "") -> Line:
     """Return a cause as one summary line, cut to the width; ``kind`` labels a cause that is not a failed MUST."""
     lead = f"[{number}]".ljust(5)
     reported = f"{cause.likely}: {cause.symptom}" if cause.likely else cause.symptom
@@ -57,7 +57,7 @@ def cause_line(number: int, cause: Cause, width: int, kind: str = "") -> Line:
     return Line(text if len(text) <= width else f"{text[: width - 3]}...")
 
 
-def cause_lines(cause: Cause, width: int, detail: Detail, *, cells: bool, every: bool) -> list[Line]:
+def cause_lines(cause: FailureGroup, width: int, detail: Detail, *, cells: bool, every: bool) -> list[Line]:
     """Return the lines on the checks that show a cause: the smallest ones, or all.
 
     ``cells``: the run has several devices or dtypes, so each check names those in which it failed. ``every``: this one
@@ -76,7 +76,7 @@ def cause_lines(cause: Cause, width: int, detail: Detail, *, cells: bool, every:
     return _all(cause, seen, width, cells)
 
 
-def _all(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+def _all(cause: FailureGroup, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
     """Return the lines on every check and its findings; findings common to all are printed once."""
     lines: list[Line] = []
     wheres = {one.where for one in seen.values()}
@@ -90,12 +90,12 @@ def _all(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[
     return lines + _checks(cause, seen, width, cells)
 
 
-def _smallest(cause: Cause, detail: Detail) -> list[str]:
+def _smallest(cause: FailureGroup, detail: Detail) -> list[str]:
     """Return the ids of the smallest checks that show a cause."""
     return list(dict.fromkeys(result.check for result in cause.by_size))[: detail.failures]
 
 
-def _examples(cause: Cause, width: int, detail: Detail, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+def _examples(cause: FailureGroup, width: int, detail: Detail, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
     """Return the smallest checks that show a cause, with their findings, and the number of the others."""
     checks = cause.checks
     smallest = _smallest(cause, detail)
@@ -124,7 +124,7 @@ def _cells(results: Sequence[Result], cells: bool) -> str:  # noqa: FBT001 (pass
     return f" [{', '.join(f'{one.device} {one.dtype}' for one in results)}]" if cells else ""
 
 
-def _checks(cause: Cause, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
+def _checks(cause: FailureGroup, seen: dict[str, _Seen], width: int, cells: bool) -> list[Line]:  # noqa: FBT001 (passed on)
     lines: list[Line] = []
     checks = cause.checks
     shown = SHOWN_FIRST

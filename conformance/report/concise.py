@@ -8,7 +8,7 @@ from pathlib import Path
 from gradconform.results import Report, Result
 from gradconform.text.escaping import for_github_data, for_github_property
 
-from .by_cause import Cause, cause, likely
+from .by_cause import FailureGroup, cause, likely
 from .sentences import command_again, verdict
 from .single_mistakes import causes_of
 
@@ -61,12 +61,12 @@ def github_annotations(report: Report, folder: Path) -> Iterator[str]:
     yield _annotation(level, "", "gradconform", verdict(report))
 
 
-def _title(one: Cause) -> str:
+def _title(one: FailureGroup) -> str:
     more = len(one.checks) - 1
     return f"gradconform {one.smallest.check}{f' and {more} more' if more else ''}"
 
 
-def _message(report: Report, one: Cause) -> str:
+def _message(report: Report, one: FailureGroup) -> str:
     again = command_again(report, one.smallest)
     return "\n".join([one.text, one.smallest.message, *([f"reproduce: {again}"] if again else [])])
 

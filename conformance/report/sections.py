@@ -18,7 +18,7 @@ from gradconform.run.source import SectionItem as Item
 from gradconform.run.sources import FOLDER, SOURCES
 from gradconform.text.counts import count
 
-from .by_cause import Cause, by_cause
+from .by_cause import FailureGroup, by_cause
 from .device_verdict import is_of_devices, standing_of_devices
 from .lines import Line, Role
 from .single_mistakes import causes_of
@@ -50,7 +50,7 @@ class Section:
     heading: str
     role: Role = "heading"
     note: str = ""
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[FailureGroup, ...] = ()
     items: tuple[Item, ...] = ()
     spares_target: bool = False
     brief: int | None = None
@@ -215,7 +215,7 @@ def _aside(report: Report) -> str:
     return "" if report.strict else " (they decide only with --strict)"
 
 
-def _counted(causes: Iterable[Cause]) -> str:
+def _counted(causes: Iterable[FailureGroup]) -> str:
     """Return the number of checks of the causes, of results if there are more, and of causes if there are fewer."""
     groups = list(causes)
     results = {result.place for group in groups for result in group.results}

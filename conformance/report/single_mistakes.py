@@ -12,7 +12,7 @@ from typing import Any
 
 from gradconform.results import Place, Result
 
-from .by_cause import Cause, Gone, by_cause, cause_of, groups, smallest_of
+from .by_cause import FailureGroup, Gone, by_cause, cause_of, groups, smallest_of
 
 #: The least number of checks in which a mistake must explain something.
 _LEAST = 2
@@ -33,17 +33,17 @@ class _Explained:
     gone: int
 
 
-def causes_of(failed: Sequence[Result], levels: Sequence[str] = ("MUST", "SHOULD")) -> list[Cause]:
+def causes_of(failed: Sequence[Result], levels: Sequence[str] = ("MUST", "SHOULD")) -> list[FailureGroup]:
     """Return the causes of failures, level by level; a mistake that explains MUST and SHOULD belongs to the MUST."""
     found, left = _mistakes(failed)
-    causes: list[Cause] = []
+    causes: list[FailureGroup] = []
     for level in levels:
         causes += [_as_cause(one, level) for one in found if level == min(result.level for result in one.results)]
         causes += by_cause(result for result in left if result.level == level)
     return causes
 
 
-def _as_cause(one: _Explained, level: str) -> Cause:
+def _as_cause(one: _Explained, level: str) -> FailureGroup:
     """Return a mistake as a cause; its text is the first finding of its smallest result."""
     own = [result for result in one.results if result.level == level]
     smallest = smallest_of(own)

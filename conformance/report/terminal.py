@@ -9,7 +9,7 @@ from gradconform.results import STATUSES, Report, Result
 from gradconform.text.counts import count
 from gradconform.version import KIT_VERSION
 
-from .by_cause import Cause
+from .by_cause import FailureGroup
 from .causes import cause_head, cause_line, cause_lines
 from .detail import USUAL, Detail
 from .lines import Line, Role, command_lines, heading, listed, wrapped, wrapped_each
@@ -149,13 +149,13 @@ def _section_lines(found: Sequence[Section], report: Report, width: int, detail:
     return lines
 
 
-def _causes_of(section: Section) -> tuple[Cause, ...]:
+def _causes_of(section: Section) -> tuple[FailureGroup, ...]:
     """Return the causes to print as such; a section with items summarises its causes in these."""
     return () if section.items else section.causes
 
 
 def _section(
-    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail
+    section: Section, numbered: Sequence[tuple[int, FailureGroup]], report: Report, width: int, detail: Detail
 ) -> list[Line]:
     """Return the items of a section, or its note and causes if it has no items."""
     lines = [heading(section.heading, width, section.role)]
@@ -179,7 +179,13 @@ def _section(
 
 
 def _of_one_bug(  # noqa: PLR0913 (as _section, with the largest cause)
-    section: Section, numbered: Sequence[tuple[int, Cause]], report: Report, width: int, detail: Detail, *, most: int
+    section: Section,
+    numbered: Sequence[tuple[int, FailureGroup]],
+    report: Report,
+    width: int,
+    detail: Detail,
+    *,
+    most: int,
 ) -> list[Line]:
     """Return a section in which causes with few checks, compared with ``most``, take one line each."""
     full = [(number, cause) for number, cause in numbered if len(cause.checks) >= _FEW * most]
@@ -212,7 +218,7 @@ def _summary(found: Sequence[Section], width: int, detail: Detail) -> list[Line]
     return [heading(f"summary: {count(len(causes), 'cause')}", width), *lines, Line()]
 
 
-def _cause(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:
+def _cause(number: int, cause: FailureGroup, report: Report, width: int, detail: Detail) -> list[Line]:
     """Return the lines on a cause, and the command that reproduces its smallest check."""
     cells = len({(result.device, result.dtype) for result in report.results}) > 1
     # Hide ids only if an adapter prevented all judgements and no check has details of its own.
@@ -229,7 +235,7 @@ def _again(report: Report, first: Result, width: int) -> list[Line]:
     ]
 
 
-def _fault(number: int, cause: Cause, report: Report, width: int, detail: Detail) -> list[Line]:
+def _fault(number: int, cause: FailureGroup, report: Report, width: int, detail: Detail) -> list[Line]:
     """Return the lines on a cause outside the target: the areas that it left without a verdict."""
     areas = Counter(result.check.partition(".")[0] for result in cause.results).most_common(_AREAS)
     first = cause.smallest

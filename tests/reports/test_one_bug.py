@@ -14,7 +14,7 @@ import pytest
 from gradconform import check_stage_backward
 from gradconform.reading.comparison import Expression, compare
 from gradconform.reading.report import read_report
-from gradconform.report.by_cause import Cause
+from gradconform.report.by_cause import FailureGroup
 from gradconform.report.comparison import comparison_lines
 from gradconform.report.concise import github_annotations
 from gradconform.report.sections import sections
@@ -61,7 +61,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judge:
     return report
 
 
-def causes(report: Report) -> list[Cause]:
+def causes(report: Report) -> list[FailureGroup]:
     """Return all causes of what failed."""
     return [cause for section in sections(report) if section.heading.startswith("failed") for cause in section.causes]
 

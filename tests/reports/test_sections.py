@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from gradconform.report import sections
-from gradconform.report.by_cause import Cause, by_cause
+from gradconform.report.by_cause import FailureGroup, by_cause
 from gradconform.report.clauses import Clause, clause_of
 from gradconform.report.page.pages import report_markdown, report_page
 from gradconform.report.sections import Item, Section
@@ -90,10 +90,10 @@ def test_the_smallest_result_has_fewest_actions_then_shortest_stage_then_first_i
 
     unknown, long, special = of("a"), of("b", "F0 B0", "F0 B0 F1 B1"), of("c", "F0 I0 W0", on="a special one")
     first, second = of("d", "F0 B0 finish"), of("e", "F0 B0 finish")
-    assert Cause("wrong", (unknown, long, special, second, first)).smallest == first
-    assert Cause("wrong", (unknown, long, special)).smallest == special
-    assert Cause("wrong", (unknown, long)).smallest == long
-    assert Cause("wrong", (unknown,)).smallest == unknown
+    assert FailureGroup("wrong", (unknown, long, special, second, first)).smallest == first
+    assert FailureGroup("wrong", (unknown, long, special)).smallest == special
+    assert FailureGroup("wrong", (unknown, long)).smallest == long
+    assert FailureGroup("wrong", (unknown,)).smallest == unknown
 
 
 def test_shared_parts_of_requirements_are_printed_once_and_programs_stay_whole() -> None:
