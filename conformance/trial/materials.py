@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,8 @@ _LOST = 1000
 _TARGETS = 1_000_003
 
 _CPU = torch.device("cpu")
+
+T = TypeVar("T")
 
 #: Drawn values of more bytes are freed with the materials of their trial, and are not kept for later trials.
 _LARGE = 2**20
@@ -232,7 +234,7 @@ def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: froz
     return _small(map_leaves(_bare, outputs))
 
 
-def _small(values: Any) -> Any:
+def _small(values: T) -> T:
     """Return values to keep; raise :class:`_LargeError` for large ones, so that no cache keeps them."""
     if bytes_of(values) > _LARGE:
         raise _LargeError(values)
