@@ -259,6 +259,8 @@ def _selftest(one: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run every check on every fault, which takes minutes (default: only the checks that the fault names)",
     )
+    one.add_argument("-x", "--exitfirst", action="store_true", help="end each whole run at its first failed MUST check")
+    one.add_argument("--shard", metavar="I/N", help="try part I of N of the faults and variants (default: all)")
     add_output(one, "--html", help="write the matrix as one HTML page")
     add_output(one, "--json", help="write the matrix as JSON (- for standard output)")
 

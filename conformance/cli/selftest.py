@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from gradconform.contract.shard import Shard
 from gradconform.devices.choice import one_cell
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
 from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
@@ -25,8 +26,12 @@ from .progress import progress_bar
 def selftest(arguments: argparse.Namespace) -> int:
     """Run the contract on every fault and every right variant; return 1 if it confuses any."""
     where = {"device": arguments.device, "dtype": arguments.dtype, "profile": arguments.profile}
-    options = SelftestOptions(**where, whole=arguments.whole)
-    matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or ())
+    if arguments.exitfirst and not arguments.whole:
+        msg = "--exitfirst ends whole runs; add --whole"
+        raise SelectionError(msg)
+    shard = None if arguments.shard is None else Shard.parse(arguments.shard)
+    options = SelftestOptions(**where, whole=arguments.whole, exitfirst=arguments.exitfirst)
+    matrix = run_selftest(options, arguments.faults, plugins=arguments.device_plugins or (), shard=shard)
     left = matrix.planned - len(matrix.outcomes)
     code = EXIT_INTERRUPTED if left else EXIT_CONFORMS if matrix.good else EXIT_DOES_NOT
     files: dict[str, tuple[str, str]] = {}
@@ -45,10 +50,13 @@ def selftest(arguments: argparse.Namespace) -> int:
     return EXIT_ENVIRONMENT if notes is None else code
 
 
-def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugins: Sequence[str] = ()) -> KillMatrix:
+def run_selftest(
+    options: SelftestOptions, pattern: str | None = None, *, plugins: Sequence[str] = (), shard: Shard | None = None
+) -> KillMatrix:
     """Return the kill matrix of the faults that match ``pattern`` and every right variant; a terminal has progress.
 
-    Raises :class:`~gradconform.user_input.values.SelectionError` for a device, dtype or pattern that names nothing.
+    ``shard`` takes a part of them. Raises :class:`~gradconform.user_input.values.SelectionError` for a device, dtype or
+    pattern that names nothing.
     """
     choice = one_cell(options.device, options.dtype, plugins)
     ((device, dtype),) = choice.cells
@@ -61,7 +69,9 @@ def run_selftest(options: SelftestOptions, pattern: str | None = None, *, plugin
         raise SelectionError(_nothing_chosen(pattern, dtype, left_out, list(catalogue)))
     subjects: list[Subject] = [("fault", name) for name in chosen]
     subjects += [("variant", name) for name in options.catalogue("variant")]
-    complete = len(matching) == len(catalogue)
+    if shard is not None:
+        subjects = subjects[shard.index - 1 :: shard.count]
+    complete = len(matching) == len(catalogue) and shard is None
     console = terminal() if on_terminal() else None
     outcomes: list[Outcome] = []
     with progress_bar(console, "starting", len(subjects), name_width=46, counted="survived or accused") as advance:

@@ -29,7 +29,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *(_variant(outcome) for outcome in matrix.variants),
         Line(),
         *_areas(matrix, width),
-        *listed("survived: no check that names it failed", [_survivor(o) for o in matrix.survivors], width, "bad"),
+        *listed(_survived(matrix), [_survivor(o) for o in matrix.survivors], width, "bad"),
         *listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
         *listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
         *listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
@@ -38,6 +38,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         *listed("checks that plain autograd does not support here", _impossible(matrix), width, "faint"),
         *_without_kills(matrix, width),
         *_causes(matrix, width),
+        *_cost(matrix, width),
         verdict_line(matrix),
     ]
 
@@ -83,6 +84,10 @@ def _unnamed(matrix: KillMatrix) -> list[str]:
     return [f"{o.name}: {', '.join(o.named_passed)}" for o in matrix.faults if o.named_passed and o.killed]
 
 
+def _survived(matrix: KillMatrix) -> str:
+    return "survived: a whole run passes it" if matrix.options.whole else "survived: no check that names it failed"
+
+
 def _survivor(outcome: Outcome) -> str:
     others = f"; {count(len(outcome.failed), 'other check')} failed: {outcome.failed[0]}" if outcome.failed else ""
     return f"{outcome.name}: {outcome.idea} Checks that name it: {', '.join(outcome.named) or 'none that ran'}{others}"
@@ -120,6 +125,17 @@ def _causes(matrix: KillMatrix, width: int) -> list[Line]:
     with_cause = sum(outcome.said for outcome in values)
     share = f"{with_cause} of {len(values)} faults of values ({with_cause / len(values):.0%})"
     return wrapped(f"{share} were reported with their cause", width)
+
+
+def _cost(matrix: KillMatrix, width: int) -> list[Line]:
+    """Return the cost of whole runs in a line; nothing without whole runs."""
+    whole = [outcome for outcome in matrix.faults if outcome.decided is not None]
+    if not whole:
+        return []
+    ran, seconds = sum(outcome.ran for outcome in whole), sum(outcome.seconds for outcome in whole)
+    return wrapped(
+        f"{count(len(whole), 'whole run')} of faults: {count(ran, 'check')} in {seconds:.0f} s of processor time", width
+    )
 
 
 def verdict_line(matrix: KillMatrix) -> Line:

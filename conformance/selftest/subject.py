@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,8 @@ class SelftestOptions:
     """The options of a self-test: the place, the part of the contract, and the catalogues (``module:attribute``).
 
     ``choice`` is the probe result of ``device`` and ``dtype``, so that workers need not probe again. ``whole``: every
-    fault runs all checks, not only those that name it and those that nothing else has failed.
+    fault runs all checks in the order of a run, not only those that name it and those that nothing else has failed.
+    ``exitfirst``: a whole run of a fault ends at its first failed MUST, which decides against it.
     """
 
     device: str = "cpu"
@@ -45,6 +47,7 @@ class SelftestOptions:
     variants: str = "gradconform.reference.variants:VARIANTS"
     choice: Choice | None = None
     whole: bool = False
+    exitfirst: bool = False
 
     @property
     def checks(self) -> tuple[str, ...]:
@@ -85,7 +88,8 @@ class Outcome:
     that ran. ``untried`` means that plain autograd or this torch supports none of them, and ``impossible`` has the
     unsupported ones with their errors. ``value``: it is a fault of values. ``cause`` is the cause in a message, and
     ``said`` is whether the catalogue names it. ``seconds`` is processor time. ``broke`` describes a worker that hung or
-    crashed.
+    crashed. ``ran`` is the number of checks that ran, and ``decided`` whether a whole run of them decided against the
+    subject; None without a whole run.
     """
 
     role: Role
@@ -103,6 +107,8 @@ class Outcome:
     cause: str | None = None
     seconds: float = 0.0
     broke: str | None = None
+    ran: int = 0
+    decided: bool | None = None
 
     @property
     def named_passed(self) -> tuple[str, ...]:
@@ -113,8 +119,10 @@ class Outcome:
     def killed(self) -> bool:
         """Whether a fault failed a check that names it, or any check if none of these is in the profile.
 
-        Other checks may fail for other reasons.
+        Other checks may fail for other reasons. In a whole run, what counts is what a user sees: the verdict.
         """
+        if self.decided:
+            return True
         return not set(self.named).isdisjoint(self.failed) if self.named else bool(self.failed) and not self.untried
 
     @property
@@ -146,6 +154,7 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
     report = _report(options, made.make() if role == "fault" else made(), oracles, selected)
     failed = {result.check: result for result in report if result.status == "failed"}
     values: dict[str, Any] = {
+        "ran": len(report.results),
         "failed": tuple(failed),
         "errors": tuple((result.check, result.message) for result in report if result.status == "error"),
         "passed": report.summary["passed"],
@@ -156,7 +165,10 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
         named = [result.check for result in matching if result.status != "unsupported"]
         values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
         values |= {"untried": bool(matching) and all(_impossible(one) or _of_other_torch(one) for one in matching)}
-        values |= _causes(options, made, [failed[check] for check in named if check in failed], oracles)
+        if options.whole:
+            values |= {"decided": any(result.level == "MUST" for result in failed.values())}
+        if not options.exitfirst:
+            values |= _causes(options, made, [failed[check] for check in named if check in failed], oracles)
     return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
 
 
@@ -190,7 +202,18 @@ def _report(
     given = {"device": options.device, "dtype": options.dtype, "profile": options.profile, "checks": checks or None}
     run = Run(RunOptions.of(target, **given), choice=options.choice, diagnose=diagnose, oracles=oracles, guarded=False)
     run.explains = diagnose  # single mistakes are causes as well; the matrix itself has no place for them
-    return run.run()
+    return _until_first_failure(run) if options.exitfirst else run.run()
+
+
+def _until_first_failure(run: Run) -> Report:
+    """Run the plan in its order until a result decides against the target."""
+    decisive: list[Result] = []
+
+    def take(result: Result) -> None:
+        if result.decisive and not result.spares_target:
+            decisive.append(result)
+
+    return run.run(take, places=itertools.takewhile(lambda _: not decisive, (item.place for item in run.plan.items)))
 
 
 def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles: OracleCache) -> dict[str, Any]:

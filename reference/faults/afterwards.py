@@ -30,7 +30,7 @@ def deterministic_algorithms_left_on() -> Target:
 
 @fault("state.process.*", takes="watched=state")
 def default_dtype_left_changed() -> Target:
-    """B and W set the default dtype to float32 and do not restore it."""
+    """B and W set the default dtype to float64 and do not restore it."""
     return stored_as(lambda _: torch.set_default_dtype(torch.float64))
 
 
@@ -62,6 +62,36 @@ def warnings_left_off() -> Target:
 def variable_left_set() -> Target:
     """B and W set an environment variable and do not remove it."""
     return stored_as(lambda _: os.environ.update(CUDA_LAUNCH_BLOCKING="1"))
+
+
+@fault("state.process.*", raises=True, takes="watched=state")
+def grad_mode_left_off() -> Target:
+    """B and W turn the recording of operations off and do not restore it."""
+    return stored_as(lambda _: torch.set_grad_enabled(False))
+
+
+@fault("state.process.*", takes="watched=state")
+def autocast_left_on() -> Target:
+    """B and W turn autocast on and do not restore it."""
+    return stored_as(lambda _: torch.set_autocast_enabled("cpu", True))  # noqa: FBT003 (torch's own)
+
+
+@fault("state.process.*", takes="watched=state")
+def anomaly_mode_left_on() -> Target:
+    """B and W turn the anomaly mode of autograd on and do not restore it."""
+    return stored_as(lambda _: torch.autograd.set_detect_anomaly(mode=True))
+
+
+@fault("state.process.*", takes="watched=state")
+def hooks_on_saved_tensors_left() -> Target:
+    """B and W leave default hooks on saved tensors."""
+    held: list[Any] = []  # hooks end with their context
+
+    def leave(_: Any) -> None:
+        held.append(torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor))
+        held[-1].__enter__()
+
+    return stored_as(leave)
 
 
 @fault("state.handed.list-output-*", "state.handed.nested-output-*")

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
+from gradconform.contract.shard import Shard
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
@@ -23,6 +25,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from gradconform.reference import split
 from gradconform.reference.faults import FAULTS, Fault
 from gradconform.reference.variants import VARIANTS
@@ -73,11 +76,11 @@ def test_surviving_faults_and_failing_variants_are_reported(options: SelftestOpt
     outcomes = judge_all(replace(options, whole=True), subjects, workers=2)  # type: ignore[arg-type] # names and roles as above
     matrix = KillMatrix(options, tuple(outcomes[0].failed), tuple(outcomes), len(outcomes))
     assert [outcome.name for outcome in outcomes] == [name for _, name in subjects]
-    assert [outcome.name for outcome in matrix.survivors] == ["survivor", "by-another"]
+    assert [outcome.name for outcome in matrix.survivors] == ["survivor"]
     assert [outcome.name for outcome in matrix.accused] == ["wrong"]
     assert not matrix.good
-    assert "2 of 4 faults killed, 1 of 2 right variants clean" in text_of(matrix)
-    assert "Checks that name it: lifetime.full.mlp; " in " ".join(text_of(matrix).split())
+    assert "3 of 4 faults killed, 1 of 2 right variants clean" in text_of(matrix)
+    assert "by-another: lifetime.full.mlp" in text_of(matrix)  # killed, though by no check that names it
     page = kill_page(matrix)
     assert "<b>a planted" not in page
     assert "&lt;b&gt;a planted &amp; right one" in page
@@ -87,6 +90,45 @@ def test_surviving_faults_and_failing_variants_are_reported(options: SelftestOpt
         told = page.rpartition(f"<span>{fault.name}</span>")[2].partition("</details>")[0]
         assert [check for check in fault.failed if check not in told] == []
         assert re.findall(r"<b>([\w.-]+)</b>", told) == [check for check in fault.failed if check in fault.named]
+
+
+def test_a_fault_that_fails_only_unnamed_checks_survives_unless_a_whole_run_decides_against_it(
+    options: SelftestOptions,
+) -> None:
+    (named,) = judge_all(options, [("fault", "by-another")])
+    (whole,) = judge_all(replace(options, whole=True, exitfirst=True), [("fault", "by-another")])
+    assert (named.killed, named.decided) == (False, None)
+    assert (whole.killed, whole.decided) == (True, True)
+    matrix = KillMatrix(options, named.failed, (named,), 1)
+    assert "Checks that name it: lifetime.full.mlp" in " ".join(text_of(matrix).split())
+
+
+def test_a_whole_run_ends_at_the_first_failed_must_if_asked(options: SelftestOptions) -> None:
+    options = replace(options, whole=True, exitfirst=True)
+    doubled, survivor = judge_all(options, [("fault", "doubled"), ("fault", "survivor")])
+    assert (doubled.failed, doubled.killed) == (tuple(doubled.failed[:1]), True)
+    assert doubled.ran == 1 + options.checks.index(doubled.failed[0])
+    assert (survivor.ran, survivor.decided, survivor.killed) == (len(options.checks), False, False)
+    matrix = KillMatrix(replace(options), options.checks, (doubled, survivor), 2)
+    assert "survived: a whole run passes it: 1" in text_of(matrix)
+    ran = doubled.ran + survivor.ran
+    assert f"2 whole runs of faults: {ran} checks in " in text_of(matrix)
+
+
+def test_a_shard_has_its_part_of_the_faults_and_variants(
+    options: SelftestOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(_: object, subjects: list[Any], **__: object) -> list[Outcome]:
+        return [Outcome(role=role, name=name) for role, name in subjects]
+
+    monkeypatch.setattr("gradconform.cli.selftest.judge_all", judged)
+    options = replace(options, variants="planted_catalogue:CLEAN")
+    parts = [run_selftest(options, "[bd]*", shard=Shard(index, 2)) for index in (1, 2)]
+    assert [[outcome.name for outcome in part.outcomes] for part in parts] == [
+        ["doubled", "biases"],
+        ["by-another", "linears-swapped"],
+    ]
+    assert not any(part.complete for part in parts)
 
 
 @pytest.mark.slow
@@ -166,6 +208,8 @@ def test_selftest_exits_with_0_if_all_faults_are_found_and_1_if_one_survives(
     [
         (["--faults", "doubbled"], "--faults 'doubbled' matches no fault; nearest: doubled"),
         (["--dtype", "float31"], "float31"),
+        (["--exitfirst"], "--exitfirst ends whole runs; add --whole"),
+        (["--shard", "3/2"], "expected I/N with I from 1 to N"),
         (["--html", "."], "--html '.' is a folder"),
     ],
 )
