@@ -36,7 +36,7 @@ import withheld
 from figures import measured, table
 
 from gradconform.cli.selftest import run_selftest
-from gradconform.selftest import SelftestOptions
+from gradconform.sources.faults.subject import SelftestOptions
 
 BLOCK = r"^<!-- measured: {} -->\n(.*?)^<!-- end -->$"
 FLAGS = re.DOTALL | re.MULTILINE

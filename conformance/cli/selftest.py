@@ -14,8 +14,10 @@ from gradconform.devices.choice import one_cell
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_ENVIRONMENT, EXIT_INTERRUPTED
 from gradconform.report.kill_matrix import kill_lines, kill_page, kill_values
 from gradconform.report.lines import Line
-from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all
-from gradconform.selftest.subject import Subject
+from gradconform.sources.faults.distribution import judge_all
+from gradconform.sources.faults.matrix import KillMatrix
+from gradconform.sources.faults.outcome import Outcome
+from gradconform.sources.faults.subject import SelftestOptions, Subject
 from gradconform.text.counts import count
 from gradconform.user_input.values import SelectionError, nearest
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from gradconform.files.records import as_json
 from gradconform.report.page.rendering import render
-from gradconform.selftest.matrix import KillMatrix
-from gradconform.selftest.subject import Outcome
+from gradconform.sources.faults.matrix import KillMatrix
+from gradconform.sources.faults.outcome import Outcome
 from gradconform.text.counts import count
 from gradconform.version import CONTRACT_VERSION
 

@@ -14,7 +14,8 @@ from gradconform.drive.reference64 import OracleCache
 from gradconform.fuzz import campaign
 from gradconform.results import Result
 from gradconform.run.run import Run
-from gradconform.selftest.subject import Outcome, SelftestOptions, judge
+from gradconform.sources.faults.outcome import Outcome
+from gradconform.sources.faults.subject import SelftestOptions, judge
 
 Command = Callable[..., Any]
 

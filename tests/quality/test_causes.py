@@ -15,7 +15,7 @@ from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.faults.alterations import every_grad, target
 from gradconform.results import Report
-from gradconform.selftest.subject import VALUES, reported_cause
+from gradconform.sources.faults.subject import VALUES, reported_cause
 
 #: Half a millionth, as another processor's rounding writes it too.
 FIVE = r"(4\.\d+|5(\.\d+)?)e-07"

@@ -17,7 +17,11 @@ from gradconform.contract.shard import Shard
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
 from gradconform.results import Result
-from gradconform.selftest import KillMatrix, Outcome, SelftestOptions, judge_all, subject
+from gradconform.sources.faults import outcome
+from gradconform.sources.faults.distribution import judge_all
+from gradconform.sources.faults.matrix import KillMatrix
+from gradconform.sources.faults.outcome import Outcome
+from gradconform.sources.faults.subject import SelftestOptions
 from gradconform.user_input.values import SelectionError
 
 PLANTED = """
@@ -250,7 +254,7 @@ def test_a_feature_missing_from_torch_is_not_claimed_and_its_fault_is_not_tried(
     given = {"check": "edges.split", "requirement": "", "level": "MUST", "device": "cpu", "dtype": "float32"}
     withheld = Result(**given, status="unsupported")  # type: ignore[arg-type] # texts, as in a report
     asks = replace(withheld, unclaimed=("edge_roots",))
-    assert not subject._of_other_torch(asks)
-    monkeypatch.setattr(subject, "EDGE", replace(subject.EDGE, spellings=("no_such_name",)))
-    assert subject._of_other_torch(asks)
-    assert not subject._of_other_torch(withheld)
+    assert not outcome._of_other_torch(asks)
+    monkeypatch.setattr(outcome, "EDGE", replace(outcome.EDGE, spellings=("no_such_name",)))
+    assert outcome._of_other_torch(asks)
+    assert not outcome._of_other_torch(withheld)

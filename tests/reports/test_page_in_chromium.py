@@ -14,7 +14,9 @@ import pytest
 from gradconform.report.kill_matrix import kill_page
 from gradconform.report.page.pages import report_page, runs_page, side_by_side
 from gradconform.results import Report
-from gradconform.selftest import KillMatrix, Outcome, SelftestOptions
+from gradconform.sources.faults.matrix import KillMatrix
+from gradconform.sources.faults.outcome import Outcome
+from gradconform.sources.faults.subject import SelftestOptions
 
 if not os.environ.get("CI"):  # there the group `dev` is installed, and a skip would be a test that is lost
     for name in ("selenium", "axe_core_python"):

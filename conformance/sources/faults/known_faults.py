@@ -17,6 +17,8 @@ from gradconform.results import Result
 from gradconform.run.measurements import Measurements
 from gradconform.run.runner import Runner
 
+from .outcome import Outcome
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCheck(Check):
@@ -77,7 +79,8 @@ class KnownFaults:
 
 
 def _verdict(check: FaultCheck, held: list[Result]) -> dict[str, Any]:
-    if held[-1].status == "failed":
+    outcome = Outcome.of("fault", check.fault.name, held, check.fault)
+    if outcome.killed:
         return {"status": "passed"}
     for result in held:
         if result.status == "error":

@@ -11,7 +11,8 @@ from gradconform import contract
 from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import FAULTS
 from gradconform.reference.variants import VARIANTS
-from gradconform.selftest.subject import Outcome, Role, SelftestOptions, judge
+from gradconform.sources.faults.outcome import Outcome, Role
+from gradconform.sources.faults.subject import SelftestOptions, judge
 
 DEVICE, CPU = SelftestOptions(device="simx:0", profile="quick"), SelftestOptions(profile="quick")
 SIMX_ORACLES, CPU_ORACLES = OracleCache(), OracleCache()

@@ -17,7 +17,8 @@ from gradconform.process.pipes import Message
 from gradconform.process.serving import Orders, Send
 from gradconform.process.worker import Exit, Worker, wait_for
 
-from .subject import Outcome, SelftestOptions, Subject, hold, judge
+from .outcome import Outcome
+from .subject import SelftestOptions, Subject, hold, judge
 
 #: The time limit of one subject in seconds. A run of the contract takes a few seconds, and minutes on a busy machine: a
 #: slow run must not count as a hang.

@@ -7,19 +7,20 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gradconform.contract import checks_of
 from gradconform.contract.plan import make_plan
 from gradconform.devices.choice import Choice
 from gradconform.drive.reference64 import OracleCache
-from gradconform.files.records import as_json, tupled
+from gradconform.files.records import as_json
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
-from gradconform.torch_releases.edges import EDGE
+
+from .outcome import Outcome, Role
 
 if TYPE_CHECKING:
     from gradconform.reference.faults import Fault
@@ -76,70 +77,7 @@ def _checks_in(profile: str) -> tuple[str, ...]:
     return tuple(item.check.id for item in make_plan(checks_of(), profile=profile).items)
 
 
-Role = Literal["fault", "variant"]
 Subject = tuple[Role, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The contract's result on one subject.
-
-    ``failed`` and ``errors`` are ids of checks that ran, the latter with messages. ``named`` are the checks of a fault
-    that ran. ``untried`` means that plain autograd or this torch supports none of them, and ``impossible`` has the
-    unsupported ones with their errors. ``value``: it is a fault of values. ``cause`` is the cause in a message, and
-    ``said`` is whether the catalogue names it. ``seconds`` is processor time. ``broke`` describes a worker that hung or
-    crashed. ``ran`` is the number of checks that ran, and ``decided`` whether a whole run of them decided against the
-    subject; None without a whole run.
-    """
-
-    role: Role
-    name: str
-    topic: str = ""
-    idea: str = ""
-    failed: tuple[str, ...] = ()
-    errors: tuple[tuple[str, str], ...] = ()
-    named: tuple[str, ...] = ()
-    untried: bool = False
-    impossible: tuple[tuple[str, str], ...] = ()
-    passed: int = 0
-    value: bool = False
-    said: bool = False
-    cause: str | None = None
-    seconds: float = 0.0
-    broke: str | None = None
-    ran: int = 0
-    decided: bool | None = None
-
-    @property
-    def named_passed(self) -> tuple[str, ...]:
-        """The checks that name the fault and did not fail."""
-        return tuple(sorted(set(self.named) - set(self.failed)))
-
-    @property
-    def killed(self) -> bool:
-        """Whether a fault failed a check that names it, or any check if none of these is in the profile.
-
-        Other checks may fail for other reasons. In a whole run, what counts is what a user sees: the verdict.
-        """
-        if self.decided:
-            return True
-        return not set(self.named).isdisjoint(self.failed) if self.named else bool(self.failed) and not self.untried
-
-    @property
-    def right(self) -> bool:
-        """Whether the outcome is as expected: a fault is killed, a right variant was judged without a failure."""
-        if self.broke is not None or self.errors:
-            return False
-        return self.killed or self.untried if self.role == "fault" else not self.failed and self.passed > 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the outcome as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
-        """Return the outcome that :meth:`to_dict` wrote."""
-        return cls(**tupled(values))
 
 
 def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> Outcome:
@@ -152,24 +90,10 @@ def judge(options: SelftestOptions, subject: Subject, oracles: OracleCache) -> O
     made = options.catalogue(role)[name]
     selected = [] if role == "variant" or options.whole else _named(options, made)
     report = _report(options, made.make() if role == "fault" else made(), oracles, selected)
-    failed = {result.check: result for result in report if result.status == "failed"}
-    values: dict[str, Any] = {
-        "ran": len(report.results),
-        "failed": tuple(failed),
-        "errors": tuple((result.check, result.message) for result in report if result.status == "error"),
-        "passed": report.summary["passed"],
-        "impossible": tuple((result.check, result.message) for result in report if _impossible(result)),
-    }
-    if role == "fault":
-        matching = [result for result in report if made.names(result.check)]
-        named = [result.check for result in matching if result.status != "unsupported"]
-        values |= {"topic": made.topic, "idea": made.idea, "named": tuple(named)}
-        values |= {"untried": bool(matching) and all(_impossible(one) or _of_other_torch(one) for one in matching)}
-        if options.whole:
-            values |= {"decided": any(result.level == "MUST" for result in failed.values())}
-        if not options.exitfirst:
-            values |= _causes(options, made, [failed[check] for check in named if check in failed], oracles)
-    return Outcome(role=role, name=name, seconds=time.process_time() - started, **values)
+    outcome = Outcome.of(role, name, report.results, made if role == "fault" else None, whole=options.whole)
+    if role == "fault" and not options.exitfirst:
+        outcome = replace(outcome, **_causes(options, made, outcome, report, oracles))
+    return replace(outcome, seconds=time.process_time() - started)
 
 
 def _named(options: SelftestOptions, fault: Fault) -> list[str]:
@@ -183,16 +107,6 @@ def hold(options: SelftestOptions, outcome: Outcome, checks: Sequence[str], orac
     failed = (result.check for result in report if result.status == "failed")
     seconds = outcome.seconds + time.process_time() - started
     return replace(outcome, failed=(*outcome.failed, *failed), seconds=seconds)
-
-
-def _impossible(result: Result) -> bool:
-    """Return whether plain autograd does not support a check's requirement."""
-    return result.status == "unsupported" and result.kind == "environment"
-
-
-def _of_other_torch(result: Result) -> bool:
-    """Return whether a check requires a feature that this torch lacks, so that no target claims it."""
-    return "edge_roots" in result.unclaimed and not EDGE.there()
 
 
 def _report(
@@ -216,8 +130,11 @@ def _until_first_failure(run: Run) -> Report:
     return run.run(take, places=itertools.takewhile(lambda _: not decisive, (item.place for item in run.plan.items)))
 
 
-def _causes(options: SelftestOptions, fault: Fault, named: list[Result], oracles: OracleCache) -> dict[str, Any]:
-    """Find the cause of a wrong value, and compare it with the catalogue's."""
+def _causes(
+    options: SelftestOptions, fault: Fault, outcome: Outcome, report: Report, oracles: OracleCache
+) -> dict[str, Any]:
+    """Find the cause of a wrong value in the checks that name the fault, and compare it with the catalogue's."""
+    named = [result for result in report if result.check in outcome.named and result.status == "failed"]
     wrong = [result.check for result in named if any(finding["kind"] in VALUES for finding in result.findings)]
     if not wrong:
         return {}

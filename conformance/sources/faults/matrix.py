@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .subject import Outcome, SelftestOptions
+from .outcome import Outcome
+from .subject import SelftestOptions
 
 
 @dataclass(frozen=True, slots=True)

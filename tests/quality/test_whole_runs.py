@@ -1,0 +1,38 @@
+"""A fault counts as killed only if a whole run kills it: what one check leaves must not hide it from a later one.
+
+All faults take many minutes, so each day has another part of them. A failure says how to repeat it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pytest
+
+from gradconform.contract.shard import Shard
+from gradconform.reference.faults import FAULTS
+from gradconform.sources.faults.distribution import judge_all
+from gradconform.sources.faults.subject import SelftestOptions, Subject
+
+#: The variable that names another part than today's, such as 3/10.
+VARIABLE = "GRADCONFORM_WHOLE_RUNS"
+
+PARTS = 10
+
+
+def part() -> Shard:
+    today = datetime.now(tz=timezone.utc).date().toordinal() % PARTS + 1
+    return Shard.parse(os.environ.get(VARIABLE, f"{today}/{PARTS}"))
+
+
+@pytest.mark.slow
+def test_a_whole_run_kills_every_fault_of_a_part(record_property: Callable[..., None]) -> None:
+    shard = part()
+    record_property(VARIABLE, str(shard))
+    names = [name for name, fault in FAULTS.items() if fault.dtypes is None or "float32" in fault.dtypes]
+    subjects: list[Subject] = [("fault", name) for name in names[shard.index - 1 :: shard.count]]
+    outcomes = judge_all(SelftestOptions(whole=True, exitfirst=True), subjects)
+    survived = [outcome.name for outcome in outcomes if not outcome.right]
+    assert survived == [], f"repeat it with {VARIABLE}={shard}"
