@@ -19,6 +19,7 @@ from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
 from gradconform.process import worker
+from gradconform.process.imports import imports_shared
 from gradconform.reading.report import schema
 from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
@@ -101,6 +102,13 @@ def _caches_of_the_tests(tmp_path_factory: pytest.TempPathFactory, request: pyte
         patch.setenv("GRADCONFORM_WAIT_SECONDS", "3600")  # on a slow machine commands print what they do on others
         if "TORCH_EXTENSIONS_DIR" not in os.environ:
             patch.setenv("TORCH_EXTENSIONS_DIR", str(shared / "extensions"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imports_of_torch_are_shared() -> Iterator[None]:
+    """Let all tests in this process fork the kit's processes from one that has imported torch."""
+    with imports_shared():
         yield
 
 

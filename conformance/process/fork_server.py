@@ -53,7 +53,10 @@ class _Current:
 def begin(beginning: Beginning, imports: Sequence[str]) -> Started:
     """Start a process that needs the modules ``imports``: as a fork of the server, or in a new interpreter."""
     server = ready_server() if imports else None
-    return Fresh(beginning) if server is None else Forked(server, beginning, imports)
+    if server is not None:
+        with contextlib.suppress(OSError):  # for example, no descriptor is left
+            return Forked(server, beginning, imports)
+    return Fresh(beginning)
 
 
 def ready_server() -> Server | None:
@@ -149,8 +152,8 @@ class Forked:
         self._code: int | None = None
         self._fresh: Fresh | None = None
         self._rest = b""
-        server.processes.add(self)
         self._reports, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        server.processes.add(self)
         order = {
             "imports": imports, "work": beginning.work, "word": beginning.word, "path": beginning.path,
             "folder": os.getcwd(),  # noqa: PTH109 (as a child process would inherit it)
