@@ -1,4 +1,4 @@
-"""What several checkouts cost, on one machine in turn: python benchmarks/side_by_side.py CHECKOUT [CHECKOUT].
+"""Measure what several checkouts cost, in turn: python benchmarks/side_by_side.py CHECKOUT [CHECKOUT ...].
 
 A checkout is a folder with the kit's files and its own environment in .venv. Each figure is measured by the checkout's
 own command, library or benchmark, in new processes with one thread: for every figure and round, one checkout after the
