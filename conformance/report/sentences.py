@@ -292,14 +292,15 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
 def command_again(report: Report, result: Result) -> str | None:
     """Return the command line that reproduces the check of ``result`` alone; None if there is none.
 
-    There is none in two cases: the check is on a schedule in place of the contract, or another kit has other options.
+    There is none if the check is on a schedule in place of the contract, or if another kit made the report and has other
+    options.
     """
     target = str(report.target["text"])
     try:
         if report.command:
             alone = command_source(report.command).values.from_json(report.options).alone(result.check)
             return shlex.join(["gradconform", report.command, target, *alone.words()])
-        if result.check.startswith(ON_SCHEDULES):
+        if result.check.startswith(ON_SCHEDULES) or (report.extra and not report.options):
             return None
         selected = dict.fromkeys(options_selecting(result.check))
         options = options_of(report).but(device=result.device, dtype=result.dtype, **selected)
