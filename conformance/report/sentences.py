@@ -292,7 +292,7 @@ def _tolerances(devices: Mapping[str, Any]) -> Iterator[str]:
 def command_again(report: Report, result: Result) -> str | None:
     """Return the command line that reproduces the check of ``result`` alone; None if there is none.
 
-    There is none if the check is on a schedule in place of the contract, or if another kit made the report and has other
+    There is none if the check is on a schedule in place of the contract, or if the kit that made the report has other
     options.
     """
     target = str(report.target["text"])
