@@ -58,7 +58,8 @@ def test_every_layout_shows_every_section_with_its_heading(real: Report) -> None
     found = sections.sections(report)
     # What is wrong on the device is a fault of it, to be mended, and the standing of the device; what passed is an
     # operation, imprecise, and mended in torch.
-    assert len(found) == len(sections.SECTIONS) == len(changes) + 4
+    of_operations = 2  # which one function of SECTIONS yields, as those of every source
+    assert len(found) == len(sections.SECTIONS) - 1 + of_operations == len(changes) + 4
     for made in layouts(report):
         # The page leaves out a section of which the headline has said every line.
         untold = [section for section in found if section.heading not in made]
