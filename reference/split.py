@@ -116,7 +116,7 @@ def stage_backward_weight(
         raise RuntimeError(msg)
     trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
     accumulate_groups(param_groups, trained, retain_graph=retain_graph)
-    return tuple(parameter.grad for parameter in parameters)
+    return tuple([parameter.grad for parameter in parameters])
 
 
 @dataclass(slots=True)

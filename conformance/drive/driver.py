@@ -109,12 +109,12 @@ _WRITES = frozenset({"B", "I", "W", "finish"})
 COUNTED = (19, 49)
 
 
-def _keep_result(sight: Sight, stored: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
-    """Record what W returned, if anything: one of the ``stored`` gradients has the copy that was made of it."""
-    if sight.result is not None:
-        same = dict(zip(map(id, stored.values()), copies.values(), strict=True))
-        found = [same[id(value)] if id(value) in same else copy_of(value) for value in sight.result]
-        sight.seen["weight_result"], sight.result = tuple(found), None
+def _keep_result(sight: Sight) -> None:
+    """Record what W returned: a gradient that was stored has the copy that was made of it."""
+    copies = sight.seen["param_grads"].values() if sight.stored else ()
+    same = dict(zip(map(id, sight.stored.values()), copies, strict=True))
+    found = [same[id(value)] if id(value) in same else copy_of(value) for value in sight.result or ()]
+    sight.seen["weight_result"] = tuple(found)
 
 
 def _loss_of(outputs: Tree, target: Tree) -> Tensor | None:
@@ -155,12 +155,14 @@ class _Run:
             if lane is not None and not lane.stopped and not (action.kind == "W" and action.mb in lane.failed):
                 self._act(lane, sight)
                 self._look(lane, sight)
+                if sight.result is not None:
+                    _keep_result(sight)
                 self.steps.append(sight.step())
                 lane.stopped = sight.raised is not None and not action.misuse
                 if sight.raised is not None and action.kind == "I" and action.mb in self.trial.raising:
                     lane.failed.add(action.mb)
                 self.ended = lane.stopped and self.trial.chain  # no stage of a chain can continue without another
-        return tuple(name for name, tensor, copy in self.kept if not equal(dense(on_cpu(tensor)), dense(copy)))
+        return tuple([name for name, tensor, copy in self.kept if not equal(dense(on_cpu(tensor)), dense(copy))])
 
     def close(self) -> Raised | None:
         """Return the first error of closing every session, or None; an error does not stop the others."""
@@ -392,7 +394,6 @@ class _Run:
             stored = lane.altering.stored(stored) if lane.altering else stored
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error)
-            _keep_result(sight, {}, {})
             return
         for name, grad in stored.items():
             if grad is not None and grad.requires_grad:
@@ -400,7 +401,7 @@ class _Run:
                 sight.seen.setdefault("recorded", {})[name] = begins
         known, before = sight.known.param_grads, lane.param_grads
         sight.seen["param_grads"] = lane.param_grads = copies = copies_by_name(stored, known, before)
-        _keep_result(sight, stored, copies)
+        sight.stored = stored
         # The copies of a closed session's gradients are known, and are on the CPU.
         if not (lane.closed or (self.is_cpu and (copies is known or copies is before))):
             self._locate(sight, "parameter gradient", "gradient of", stored.items())

@@ -53,6 +53,8 @@ class Lane:
         self.state: State | None = None
         self.stopped = self.closed = False
         example = materials.example_args(index, self.stage)
+        #: The structure of the stage's outputs, with meaningless tensors in it.
+        self.example_outputs = materials.example_outputs(index)
         self._adapter, self._modes, self._device = adapter, trial.modes, materials.device
         self._spec = StageSpec(
             is_first=trial.chain and index == 0,
@@ -60,9 +62,9 @@ class Lane:
             n_microbatches=trial.microbatches(index),
             loss_fn=partial(_scaled_loss, loss_scale) if self.has_loss else None,
             example_args=example,
-            example_outputs=materials.example_outputs(index),
+            example_outputs=self.example_outputs,
             example_target=materials.target(index, 0) if self.has_loss else None,
-            args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in example),
+            args_require_grad=tuple([isinstance(arg, Tensor) and arg.requires_grad for arg in example]),
             repeats_weight=not {a.mb for a in actions if a.kind == "W" and a.misuse}.issubset(trial.raising),
             retain_graph=trial.retain_graph,
             releases_outputs=("send", index) in {(action.kind, action.stage) for action in actions},
@@ -71,14 +73,9 @@ class Lane:
         )
         self.session: Session = self._open()
 
-    @property
-    def example_outputs(self) -> Tree:
-        """The structure of the stage's outputs, with meaningless tensors in it."""
-        return self._spec.example_outputs
-
     def _open(self) -> Session:
         with noting_swaps() as self._swaps:
-            opened = call_in(self._modes, "open", self._device, lambda: self._adapter.open(self.stage, self._spec))
+            opened = call_in(self._modes, "open", self._device, partial(self._adapter.open, self.stage, self._spec))
         return cast("Session", opened)  # a trial calls no action that is not claimed
 
     def reopen(self) -> None:

@@ -217,13 +217,15 @@ UNKNOWN = Step(Action("finish"))
 class Sight:
     """The observations of an action so far: an unfinished step.
 
-    ``known`` has those of an earlier run, ``seen`` the fields of the step. ``result`` is what W returned.
+    ``known`` has those of an earlier run, ``seen`` the fields of the step. ``result`` is what W returned,
+    and ``stored`` has the parameter gradients that were copied.
     """
 
     def __init__(self, action: Action, position: int, known: Step) -> None:
         self.action, self.position, self.known = action, position, known
         self.raised: Raised | None = None
         self.result: Sequence[Any] | None = None
+        self.stored: Mapping[str, Any] = {}
         self.seen: dict[str, Any] = {"action": action, "position": position}
 
     def keep_misplaced(self, sort: Sort, name: str, device: torch.device) -> None:

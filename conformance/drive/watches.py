@@ -71,6 +71,8 @@ def copies_of(values: Sequence[Any], known: Sequence[Any] | None) -> tuple[Any, 
 
     ``known`` itself is returned if every value equals its copy and is on the CPU.
     """
+    if set(map(type, values)) == {type(None)}:  # common: arguments without a gradient
+        return tuple(values)
     held = dict(enumerate(values))
     if known is None or len(known) != len(values):
         return tuple(copies_by_name(held).values())
@@ -94,7 +96,7 @@ def copies_by_name(held: Mapping[_Name, Any], *known: Mapping[_Name, Any]) -> Ma
         else:
             if isinstance(value, Tensor) and not value.is_cpu:
                 return _copied_to_cpu(held, known)
-            found[name] = _new_copy(value, value)
+            found[name] = None if value is None else _new_copy(value, value)
     for copies in known:
         if list(copies) == list(found) and all(map(is_, copies.values(), found.values())):
             return copies

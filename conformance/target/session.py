@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gradconform.adapter import StageSpec, Tree
+
+
+#: Reads a gradient without a Python call; they are read after every action.
+_GRAD = attrgetter("grad")
 
 
 class StageSession:
@@ -45,7 +50,8 @@ class StageSession:
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return ``.grad`` of every parameter."""
-        return {name: parameter.grad for name, parameter in self._named.parameters().items()}
+        held = self._named.parameters()
+        return dict(zip(held, map(_GRAD, held.values()), strict=True))
 
     def close(self) -> None:
         """Free the pending data."""

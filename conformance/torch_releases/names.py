@@ -21,7 +21,7 @@ class UnavailableError(UnsupportedError, ImportError):
     exit_code = EXIT_ENVIRONMENT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: caches look names up
 class Name:
     """A name in ``owner``, a module or ``module:what.is.in.it``, by its ``spellings``, the newest release's first.
 
