@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache, partial
-from types import CellType, FunctionType, MappingProxyType
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from gradconform.contract.check import Check
@@ -35,7 +35,7 @@ class KitCode:
         self._checks = [(check, check.judge, check.pooled, check.trials, check.level) for check in checks]
         modules = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _KIT}
         self._defined: list[Entry] = []
-        self._imported: list[Entry] = [(name, sys.modules, name, module) for name, module in modules.items()]
+        self._imported: list[Entry] = []
         for name, module in modules.items():
             self._store_module(name, vars(module))
         self._functions = _functions_in([entry[3] for entry in (*self._defined, *self._imported)])
@@ -44,6 +44,8 @@ class KitCode:
         for name, value in list(held.items()):
             if value is None or name in _OF_PYTHON:  # a value may replace None at its first use
                 continue
+            if isinstance(value, ModuleType) and value.__name__ == f"{module}.{name}":
+                continue  # an import sets this, also one that repeats an earlier import
             defined = getattr(value, "__module__", module) == module
             (self._defined if defined else self._imported).append((f"{module}.{name}", held, name, value))
             if not defined:

@@ -74,6 +74,15 @@ def test_changed_code_defaults_constants_and_tables_are_named(monkeypatch: pytes
     assert found.changed() == "gradconform.drive.driver._SESSION_ACTS['B']"
 
 
+def test_a_repeated_import_of_a_module_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = KitCode()
+    monkeypatch.delitem(sys.modules, "gradconform.run.samples")
+    monkeypatch.setattr("gradconform.run.samples", importlib.import_module("gradconform.run.samples"))
+    assert found.changed() is None
+    monkeypatch.setattr("gradconform.run.runner.samples", importlib.import_module("gradconform.run.samples"))
+    assert found.changed() == "gradconform.run.runner.samples"
+
+
 def test_a_replaced_judge_of_a_check_is_named() -> None:
     check = dataclasses.replace(next(iter(checks_of().values())))
     found = KitCode([check])
