@@ -58,9 +58,12 @@ class Clause:
         """How it is tried, as the first line of a message; empty if the requirement says all."""
         return ""
 
-    def result(self, device: str, dtype: str, findings: Sequence[Seen] = (), **values: Any) -> Result:
-        """Return the result on a device and dtype: passed, or failed by ``findings``; ``values`` set further fields."""
-        lines = [self.tried, *map(str, findings)] if findings else []
+    def result(self, device: str, dtype: str, findings: Sequence[Seen] = (), note: str = "", **values: Any) -> Result:
+        """Return the result on a device and dtype: passed, or failed by ``findings``; ``values`` set further fields.
+
+        ``note`` is a line of the message before its findings.
+        """
+        lines = [self.tried, note, *map(str, findings)] if findings else []
         reported = {
             "level": self.level,
             "status": "failed" if findings else "passed",

@@ -19,7 +19,7 @@ from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.kept_process import KeptProcess
 from gradconform.drive.main_grad import NotClearedError
-from gradconform.drive.observation import AS_BEFORE, Observation
+from gradconform.drive.observation import AS_BEFORE, Observation, Raised
 from gradconform.drive.operation_log import drive_logged
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.reference64 import OracleCache, References
@@ -139,7 +139,7 @@ class Runner:
         if self._adapter_problem and not self.place_unmet:  # an unclaimed dtype or device may be refused
             return {"status": "error", "kind": "adapter", "message": self._adapter_problem}
         tried, readings = self._judged_trials(check, measured)
-        undone, tried = self._explained(check, tried, claimed=not unmet) if self.explains else ((), tried)
+        tried, explanation = self._explained(check, tried, claimed=not unmet) if self.explains else (tried, {})
         silent = [finding for one in tried if not one.refuses for finding in one.findings]
         findings = samples.reported_findings(check, [(one.evidence.trial, one.findings) for one in tried])
         if check.pooled is not None and not findings:
@@ -150,7 +150,7 @@ class Runner:
         if below is not None:
             return _off_device(self.device, *below)
         return self._kit_error(findings) or (
-            _probed(unmet, findings, silent) if unmet else {"findings": findings, "undone": undone}
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, **explanation}
         )
 
     def _judged_trials(self, check: Check, measured: Measurements) -> tuple[list[JudgedTrial], list[Any]]:
@@ -184,12 +184,27 @@ class Runner:
 
     def _explained(
         self, check: Check, tried: list[JudgedTrial], *, claimed: bool
-    ) -> tuple[tuple[dict[str, Any], ...], list[JudgedTrial]]:
-        """Return the single mistakes that explain a check, and its wrong trials with what their findings need.
+    ) -> tuple[list[JudgedTrial], dict[str, Any]]:
+        """Return the wrong trials of a check with what their findings need, and the explanation as fields of a result.
+
+        An error on the way costs the explanation and not the verdict, which is known.
+        """
+        try:
+            undone = self._alike_failures.explained(check, samples.of_message(check, tried)) if claimed else ()
+            return self._narrowed(check, tried, undone), {"undone": undone}
+        except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
+            pass_on_an_interrupt(error)
+            raised = Raised.of(error)
+            note = f"no explanation: the search for one raised {raised}; report a defect of the kit"
+            return tried, {"note": note, **exhausted(raised)}
+
+    def _narrowed(
+        self, check: Check, tried: list[JudgedTrial], undone: tuple[dict[str, Any], ...]
+    ) -> list[JudgedTrial]:
+        """Return the wrong trials with what their findings need.
 
         A mistake that leaves nothing needs no value of a row.
         """
-        undone = self._alike_failures.explained(check, samples.of_message(check, tried)) if claimed else ()
         whole = any(not one["left"] for one in undone)
         narrowed = []
         for one in tried:
@@ -197,7 +212,7 @@ class Runner:
             found = found if whole else self._needed_values.annotate(check, found)
             found = self._smallest_modules.annotate(check, trial, found)
             narrowed.append(replace(one, findings=self._first_wrong_modules.annotate(check, trial, found)))
-        return undone, narrowed
+        return narrowed
 
     def _kit_error(self, findings: list[Finding]) -> dict[str, Any] | None:
         """Return the verdict if the kit's own code raised, which is nobody else's fault; else None."""

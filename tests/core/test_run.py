@@ -175,6 +175,27 @@ def test_a_session_refusal_is_unsupported_with_its_reason() -> None:
     assert result.message == "refused by acting: not today"
 
 
+@pytest.mark.parametrize(
+    "explaining",
+    ["AlikeFailures.explained", "NeededValues.annotate", "SmallestModules.annotate", "FirstWrongModules.annotate"],
+)
+def test_an_error_while_explaining_keeps_the_verdict_and_says_so(
+    explaining: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        msg = "not found"
+        raise LookupError(msg)
+
+    monkeypatch.setattr(f"gradconform.run.runner.{explaining}", broken)
+    result = ran(ActingAdapter(on(11, lambda: 2.0)), check("F0 B0", WIDE))
+    assert (result.status, result.kind, result.undone) == ("failed", "mismatch", ())
+    assert result.findings
+    assert result.preamble == [
+        "program F0 B0",
+        "no explanation: the search for one raised LookupError: not found; report a defect of the kit",
+    ]
+
+
 @pytest.mark.parametrize("first", ["wrong", "refused"])
 def test_a_refusal_in_one_trial_does_not_hide_a_wrong_number_in_another(first: str) -> None:
     cases = (WIDE, THIRD) if first == "refused" else (THIRD, WIDE)
