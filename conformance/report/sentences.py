@@ -159,6 +159,14 @@ def crashed(times: int, seconds: float, allowed: int | None) -> str:
     return f"crashed or hung {times}{of} {'time' if times == 1 and not of else 'times'}{lost}" if times else ""
 
 
+def verified_causes(report: Report) -> tuple[str, ...]:
+    """Return on how many explained failures a single mistake was tried, if others only fail like them."""
+    explained = [result.undone for result in report if result.undone]
+    inherited = sum(any("verified_on" in one for one in undone) for undone in explained)
+    verified = f"causes verified on {len(explained) - inherited} of {len(explained)} explained failures"
+    return (f"{verified}; the others fail alike",) if inherited else ()
+
+
 def numbers(report: Report) -> tuple[str, ...]:
     """Return the error against plain autograd, and each device's skipped operations, memory and repeatability."""
     texts = [

@@ -28,6 +28,7 @@ from .sentences import (
     tone,
     torch_untested,
     verdict,
+    verified_causes,
 )
 
 #: The most areas of the contract to name, with the number of their checks that a device fault left without a verdict.
@@ -125,6 +126,7 @@ def _one_bug(found: Sequence[Section]) -> bool:
 def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
     on_the_cpu = all(result.device == "cpu" for result in report)  # for a device, these sections name the oracle
     return [
+        *wrapped_each(verified_causes(report), width, hanging=4, role="faint"),
         *_preflights(devices(report), width),
         *listed("found but not used", left_out(report), width),
         *(() if short and on_the_cpu else wrapped_each(numbers(report), width, role="faint")),

@@ -17,6 +17,7 @@ from gradconform.reading.report import read_report
 from gradconform.report.by_cause import FailureGroup
 from gradconform.report.comparison import comparison_lines
 from gradconform.report.concise import github_annotations
+from gradconform.report.page.pages import report_page
 from gradconform.report.sections import sections
 from gradconform.report.terminal import closing, opening, tally_line
 from gradconform.results import Report
@@ -158,6 +159,18 @@ def test_a_mistake_with_a_wrong_prediction_is_rejected(judged: Judge) -> None:
     told = {(one["mistake"]["kind"], tuple(one["mistake"]["names"])) for one in mixed[0].undone if not one["left"]}
     assert ("standing_kept", ("W",)) in told
     assert ("standing_kept", ("W", "B's parameters")) not in told
+
+
+def test_a_report_says_on_how_many_failures_its_causes_were_verified(judged: Judge) -> None:
+    report = judged("keeps-first")
+    explained = [result for result in report if result.undone]
+    verified = [one for one in explained if not any("verified_on" in entry for entry in one.undone)]
+    line = f"causes verified on {len(verified)} of {len(explained)} explained failures; the others fail alike"
+    assert 0 < len(verified) < len(explained)
+    assert [*map(str, closing(report, 80))].count(line) == 1
+    assert report_page(report).count(line) == 1
+    alone = replace(report, results=verified)
+    assert "causes verified" not in "".join(map(str, closing(alone, 80))) + report_page(alone)
 
 
 def test_mistakes_are_kept_in_the_json_report(judged: Judge, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def _of_one(report: Report) -> dict[str, Any]:
         "manifest": sentences.against_manifest(report),
         "numbers": (*sentences.torch_untested(report), *sentences.numerics(report), *sentences.numbers(report)),
         "sections": sections.sections(report),
+        "verified": sentences.verified_causes(report),
         "reported": partial(reported_result, report),
         "devices": probed_devices.devices(report),
         "left_out": probed_devices.left_out(report),
