@@ -150,7 +150,7 @@ def differing(target: str) -> str:
     found, usual = resolve(target), Capabilities()
     claims, adapter = found.capabilities, found.adapter
     functions = isinstance(adapter, FunctionsAdapter)
-    withheld = adapter.withheld(torch.device("cpu"), torch.float32) if functions else frozenset()
+    withheld = adapter.claims_withheld(torch.device("cpu"), torch.float32) if functions else frozenset()
     names = [field.name for field in fields(Capabilities) if field.name not in withheld]
     differs = [name for name in names if getattr(claims, name) != getattr(usual, name)]
     return ", ".join(f"`{name}={getattr(claims, name)}`" for name in differs) or "none"

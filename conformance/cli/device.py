@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gradconform.contract.extra_ids import named_in
+from gradconform.contract.extra_ids import name_in_id
 from gradconform.exits import EXIT_DOES_NOT
 from gradconform.report.device_verdict import RIGHT, device_verdict
 from gradconform.run.options import RunOptions
@@ -46,7 +46,7 @@ def _turn(place: Place) -> int:
     In a dtype, the contract comes first, and then the sources in their order.
     """
     areas = [source.area for source in SOURCES.values() if source.area and not source.last]
-    if any(named_in(place.check, source.area) is not None for source in SOURCES.values() if source.last):
+    if any(name_in_id(place.check, source.area) is not None for source in SOURCES.values() if source.last):
         return 2 * len(areas) + 2
     later = 0 if place.dtype == "float32" else len(areas) + 1
-    return later + next((turn for turn, area in enumerate(areas, 1) if named_in(place.check, area) is not None), 0)
+    return later + next((turn for turn, area in enumerate(areas, 1) if name_in_id(place.check, area) is not None), 0)

@@ -197,7 +197,7 @@ def add_option(  # noqa: PLR0913 (a command's settings of an option)
     several. ``unset`` describes the command's replacement for a run's default.
     """
     option = OPTIONS[name] if isinstance(name, str) else name
-    one_value = {"type": reading(option.read), "default": default}
+    one_value = {"type": argument_type(option.read), "default": default}
     kind = one_value if alone or default is not None else _KINDS.get(option.kind, one_value)
     reported = {} if option.kind == "switch" else {"metavar": option.metavar}
     shown = "" if option.kind == "switch" or alone else f" (default: {default or unset or option.shown})"
@@ -207,7 +207,7 @@ def add_option(  # noqa: PLR0913 (a command's settings of an option)
     )
 
 
-def reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def argument_type(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return an argparse type that uses ``read`` and reports the error message of ``read``."""
 
     def given(text: str) -> Any:
@@ -228,7 +228,7 @@ def add_count(
 ) -> None:
     """Add an option that takes a count from 1; its help ends with the default if there is one."""
     shown = "" if default is None else f" (default: {default})"
-    one.add_argument(*flags, type=reading(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
+    one.add_argument(*flags, type=argument_type(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
 
 
 def add_output(one: Any, *flags: str, metavar: str = "PATH", **reported: Any) -> None:

@@ -17,9 +17,9 @@ from .parsing import (
     add_output,
     add_output_options,
     add_report_files,
+    argument_type,
     command,
     number_given,
-    reading,
 )
 
 
@@ -124,7 +124,7 @@ def _compare(one: argparse.ArgumentParser) -> None:
     one.add_argument("new", metavar="NEW.json", help="report of the new run")
     one.add_argument(
         "--fail-on",
-        type=reading(Expression.parse),
+        type=argument_type(Expression.parse),
         default=DEFAULT,
         metavar="EXPR",
         help=f"exit with 6 if this condition is true, see below (default: {DEFAULT!r})",
@@ -201,7 +201,7 @@ def _badge(one: argparse.ArgumentParser) -> None:
     add_output(one, "-o", "--output", default="-", help="write the badge to PATH (default: -, standard output)")
     one.add_argument(
         "--label",
-        type=reading(_label_given),
+        type=argument_type(_label_given),
         default="gradconform",
         metavar="TEXT",
         help="print TEXT on the left of the badge (default: gradconform)",
@@ -272,14 +272,18 @@ def _waivers(one: argparse.ArgumentParser) -> None:
     )
     filled = which.choices["add"]
     filled.add_argument(
-        "--owner", metavar="NAME", type=reading(_text_given), help="name the owner who fixes the failures"
+        "--owner", metavar="NAME", type=argument_type(_text_given), help="name the owner who fixes the failures"
     )
-    filled.add_argument("--reason", metavar="TEXT", type=reading(_text_given), help="say why the failures are expected")
-    filled.add_argument("--issue", metavar="URL", type=reading(_text_given), help="link the issue that tracks them")
+    filled.add_argument(
+        "--reason", metavar="TEXT", type=argument_type(_text_given), help="say why the failures are expected"
+    )
+    filled.add_argument(
+        "--issue", metavar="URL", type=argument_type(_text_given), help="link the issue that tracks them"
+    )
     filled.add_argument(
         "--expires",
         metavar="DATE",
-        type=reading(_last_day_given),
+        type=argument_type(_last_day_given),
         help="set the last day of the waivers (default: in 90 days)",
     )
     add_command(

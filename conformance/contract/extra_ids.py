@@ -44,7 +44,7 @@ def is_on_named_stage(check: str) -> bool:
     return check.startswith(f"{STAGES}.")
 
 
-def named_in(check: str, area: str) -> str | None:
+def name_in_id(check: str, area: str) -> str | None:
     """Return the name in the id of a check of an area, such as ``area.full.name``; None for another check."""
     before, way, name = [*check.split(".", 2), "", ""][:3]
     return name if before == area and way in {FULL, SPLIT, FOUND, *ORACLES} and name else None

@@ -102,10 +102,10 @@ def _part(plan: Plan, shard: Shard) -> Plan:
 
 
 #: A schedule, or the CSV file of one.
-Given = str | os.PathLike[str] | Schedule
+ScheduleOrFile = str | os.PathLike[str] | Schedule
 
 
-def schedules_of(given: Given | Sequence[Given]) -> dict[str, Schedule]:
+def schedules_of(given: ScheduleOrFile | Sequence[ScheduleOrFile]) -> dict[str, Schedule]:
     """Return schedules by the last part of their check's id; a duplicate counts once.
 
     Raises :class:`~gradconform.fixtures.schedules.order.ScheduleError` (a ``ValueError``) with file, row and column

@@ -39,7 +39,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DeviceChoice:
     """The ``cells`` of device and dtype for a run, and the probe results of the devices.
 
     A device that is named by its type alone runs on the first of its ``indices``; workers share them.
@@ -90,7 +90,7 @@ class Choice:
         return as_json(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Choice:
+    def from_dict(cls, values: Mapping[str, Any]) -> DeviceChoice:
         """Return the choice that :meth:`to_dict` wrote."""
         probes = tuple(Probe.from_dict(probe) for probe in values["probes"])
         skipped = tuple(Skipped(**one) for one in values["skipped"])
@@ -105,7 +105,7 @@ def choose(  # noqa: PLR0913 (a run's subject)
     here: Iterable[str] = (),
     flags: Mapping[str, str] | None = None,
     fresh: bool = False,
-) -> Choice:
+) -> DeviceChoice:
     """Return the named devices and dtypes after trying them; one process tries each choice once.
 
     ``plugins`` are modules that make devices usable. ``here`` are device types that only this process knows, in
@@ -135,7 +135,7 @@ def _chosen(  # noqa: PLR0913 (as above)
     flags: tuple[tuple[str, str], ...],
     *,
     fresh: bool,
-) -> Choice:
+) -> DeviceChoice:
     requests = requests_for(names, plugins, here, flags)
     found = _Found(requests, here, fresh=fresh)
     chosen: dict[str, bool] = {}
@@ -150,7 +150,9 @@ def _chosen(  # noqa: PLR0913 (as above)
     indices = {device: found.indices(device) for device in chosen if not is_cpu(device)}
     used = {index for several in indices.values() for index in several}
     probes = tuple(probe for probe in found.probes if probe.device in used)
-    return Choice(cells=tuple(cells), probes=probes, skipped=tuple(found.skipped), indices=indices, plugins=plugins)
+    return DeviceChoice(
+        cells=tuple(cells), probes=probes, skipped=tuple(found.skipped), indices=indices, plugins=plugins
+    )
 
 
 def is_cpu(device: str) -> bool:
@@ -262,7 +264,7 @@ def what_an_unknown_device_needs(device_type: str) -> str:
     return f"If torch does not know the device, use --device-plugin MODULE or a registered name{near}"
 
 
-def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> Choice:
+def one_cell(device: object, dtype: object, plugins: Iterable[str] = ()) -> DeviceChoice:
     """Return the choice of one device and one dtype; raise for names that represent several."""
     choice = choose((device,), (dtype,), plugins=plugins)
     if len(choice.cells) != 1:
@@ -286,7 +288,7 @@ def _allowed(device_type: str, indices: Sequence[str]) -> tuple[str, ...]:
     return tuple(named or indices)
 
 
-def refuse_crowd(choice: Choice, workers: int) -> None:
+def refuse_crowd(choice: DeviceChoice, workers: int) -> None:
     """Raise ``SelectionError`` if an index would have more processes than it allows."""
     for device, indices in choice.indices.items():
         limits = [limit for index in indices if (limit := _processes(choice, index)) is not None]
@@ -300,7 +302,7 @@ def refuse_crowd(choice: Choice, workers: int) -> None:
             raise SelectionError(msg)
 
 
-def _processes(choice: Choice, index: str) -> int | None:
+def _processes(choice: DeviceChoice, index: str) -> int | None:
     """Return the most processes that an index allows; None if there is no limit."""
     probe = choice.probe_of(index)
     given = os.environ.get(PROCESSES_VARIABLE) or (probe.limits.get("processes_per_index") if probe else None)

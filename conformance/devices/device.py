@@ -19,7 +19,7 @@ from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
 from .probe import COUNTER
 from .registry import registered_device
-from .tensor_facts import withheld
+from .tensor_facts import facts_withheld
 
 _MIB = 1 << 20
 #: The number of tensors from which one wait serves all, and the byte alignment of each tensor.
@@ -213,7 +213,7 @@ class Device:
     @cached_property
     def counts_memory(self) -> bool:
         """Whether there is a memory counter that moves with an allocation."""
-        if COUNTER in withheld(self.type):
+        if COUNTER in facts_withheld(self.type):
             return False
         try:
             self._counter(reset=True)

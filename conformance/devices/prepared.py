@@ -11,12 +11,12 @@ import torch
 from gradconform.torch_releases.engine import wait_at_exit
 from gradconform.user_input.values import SelectionError, UnusableDeviceError
 
-from .choice import Choice, one_cell
+from .choice import DeviceChoice, one_cell
 from .device import device_of
 from .flags import refuse_autocast
 from .probe_questions import Asker, read_gradient
 from .registry import load_plugins
-from .tensor_facts import withheld, withhold
+from .tensor_facts import facts_withheld, withhold
 
 #: Set by worker processes of the command, and by pytest-xdist in its own workers.
 WORKER_VARIABLE = "GRADCONFORM_WORKER"
@@ -34,7 +34,7 @@ def device_named(name: str | torch.device, plugins: Iterable[str] = ()) -> torch
     return device_here(choice, choice.devices[0])
 
 
-def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
+def ready(choice: DeviceChoice, flags: Mapping[str, str] | None = None) -> None:
     """Make the devices of ``choice`` usable in this process; the CPU needs nothing.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` if one cannot be used here, or not with ``flags``.
@@ -43,7 +43,7 @@ def ready(choice: Choice, flags: Mapping[str, str] | None = None) -> None:
     if choice.plugins or types:
         load_plugins(choice.plugins, types)
     for probe in choice.probes:
-        withhold(probe.type, {*withheld(probe.type), *probe.hides})
+        withhold(probe.type, {*facts_withheld(probe.type), *probe.hides})
     for device in choice.devices:
         here = device_here(choice, device)
         _try(here)
@@ -71,7 +71,7 @@ def _try(device: torch.device) -> None:
         raise UnusableDeviceError(msg)
 
 
-def device_here(choice: Choice, device: str) -> torch.device:
+def device_here(choice: DeviceChoice, device: str) -> torch.device:
     """Return the device on which this process runs the checks planned for ``device``."""
     return torch.device(index_of(device, choice.indices, worker_number()))
 

@@ -29,7 +29,7 @@ def withhold(device_type: str, facts: Collection[str]) -> None:
     _WITHHELD[device_type] = frozenset(facts)
 
 
-def withheld(device_type: str) -> frozenset[str]:
+def facts_withheld(device_type: str) -> frozenset[str]:
     """Return the facts that are not read on ``device_type``."""
     return _WITHHELD.get(device_type, frozenset())
 

@@ -22,7 +22,7 @@ _CLEAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenGradient:
     """One tensor that an action returned, or added to the existing gradient.
 
     ``name`` is a slot or a parameter; None means no tensor.
@@ -41,12 +41,12 @@ class Given:
         return largest(self.got - self.right)
 
 
-def given_by(evidence: Evidence, step: Step) -> list[Given]:
+def given_by(evidence: Evidence, step: Step) -> list[GivenGradient]:
     """Return the values of an action: for B and I the input gradients, for B and W the addition to each parameter."""
     action = step.action
     again = rerun_of(evidence, step)
     right = again.grads(again.given)
-    found: list[Given] = []
+    found: list[GivenGradient] = []
     if action.kind in {"B", "I"} and step.input_grads is not None and len(step.input_grads) == len(right.inputs):
         found += [_given(slot, got, None, right.inputs[slot]) for slot, got in enumerate(step.input_grads)]
     if action.kind in {"B", "W"} and not evidence.capabilities.input_pass_touches_params:
@@ -64,17 +64,17 @@ def _weight_pass(evidence: Evidence, step: Step) -> Step | None:
     return next((seen for seen in own if seen.action.kind == "W" and not seen.action.misuse), None)
 
 
-def _given(name: int | str, got: Tensor | None, before: Tensor | None, right: Tensor | None) -> Given:
+def _given(name: int | str, got: Tensor | None, before: Tensor | None, right: Tensor | None) -> GivenGradient:
     if got is None:
-        return Given(name, None, right, 0.0)
+        return GivenGradient(name, None, right, 0.0)
     after = dense(widen(got))
     eps = torch.finfo(got.dtype).eps if got.is_floating_point() or got.is_complex() else 0.0
     scale = max(largest(after), largest(before), largest(right))
     added = after if before is None or before.shape != after.shape else after - before
-    return Given(name, added, right, rounding(eps, scale))
+    return GivenGradient(name, added, right, rounding(eps, scale))
 
 
-def explained(all_given: list[Given], grads: Grads) -> bool:
+def explained(all_given: list[GivenGradient], grads: Grads) -> bool:
     """Return whether ``grads`` are all values of the action, and match better than chance."""
     bits = 0.0
     for given in all_given:
@@ -86,7 +86,7 @@ def explained(all_given: list[Given], grads: Grads) -> bool:
     return bits >= ENOUGH
 
 
-def _bits(given: Given, value: Tensor | None) -> float | None:
+def _bits(given: GivenGradient, value: Tensor | None) -> float | None:
     """Return by how many bits a matching value is better than chance; None if it does not match."""
     got = given.got
     if got is None or (value is None and not bool(got.any())):
@@ -105,7 +105,7 @@ def _bits(given: Given, value: Tensor | None) -> float | None:
     return distinct(changed, allowed) * math.log2(error / allowed)
 
 
-def wrong(all_given: list[Given]) -> Iterator[Given]:
+def wrong(all_given: list[GivenGradient]) -> Iterator[GivenGradient]:
     """Yield the wrong values."""
     for given in all_given:
         if given.error > _CLEAR * given.allowed or (given.got is None) != (given.right is None):

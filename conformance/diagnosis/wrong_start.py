@@ -18,7 +18,7 @@ from gradconform.trees import leaves
 from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
-from .common_cause import Given, explained, given_by, wrong
+from .common_cause import GivenGradient, explained, given_by, wrong
 from .parts import microbatches, output_grads_at, run_of
 from .rerun import Grads, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
@@ -47,7 +47,7 @@ def _found(evidence: Evidence, step: Step) -> Cause | None:
     return Cause(Mistake.EITHER, causes=causes) if len(causes) > 1 else next(iter(causes), None)
 
 
-def _hypotheses(evidence: Evidence, step: Step, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
+def _hypotheses(evidence: Evidence, step: Step, all_given: list[GivenGradient]) -> Iterator[tuple[Cause, Grads]]:
     again = rerun_of(evidence, step)
     if not evidence.trial.loss_at(step.action.stage):
         yield from _counted(evidence, again, all_given)
@@ -184,7 +184,7 @@ def _through_the_storage(tensor: Tensor | None) -> Start:
 _NEAR = 0.2
 
 
-def _counted(evidence: Evidence, again: Rerun, all_given: list[Given]) -> Iterator[tuple[Cause, Grads]]:
+def _counted(evidence: Evidence, again: Rerun, all_given: list[GivenGradient]) -> Iterator[tuple[Cause, Grads]]:
     """Yield the solution for how often each output's part counts in the values, if some are missing or doubled."""
     live = [
         n
@@ -217,7 +217,7 @@ def _cause_of(what: str, weights: Mapping[int, float], again: Rerun, parts: Mapp
     return reported[0] if len(reported) == 1 else Cause(Mistake.SEVERAL, causes=tuple(reported))
 
 
-def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
+def _solved(parts: list[Grads], all_given: list[GivenGradient]) -> list[float] | None:
     """Return the coefficients of the parts if all of them are 0, 1 or 2."""
     rows = [row for given in all_given if (row := _row(parts, given)) is not None]
     if not rows:
@@ -233,7 +233,7 @@ def _solved(parts: list[Grads], all_given: list[Given]) -> list[float] | None:
     return counts if near and set(counts) <= {0.0, 1.0, 2.0} else None
 
 
-def _row(parts: list[Grads], given: Given) -> tuple[Tensor, Tensor] | None:
+def _row(parts: list[Grads], given: GivenGradient) -> tuple[Tensor, Tensor] | None:
     """Return the contributions of every part to one tensor, and its actual value; None if nothing can flow."""
     own = [part.inputs[given.name] if isinstance(given.name, int) else part.params[given.name] for part in parts]
     some = next((grad for grad in own if grad is not None), None)

@@ -21,7 +21,7 @@ from torch import Tensor
 from gradconform.adapter import Adapter
 from gradconform.devices.device import Device, device_of
 from gradconform.devices.probe import OPERATIONS
-from gradconform.devices.tensor_facts import address_of, storage_of, withheld
+from gradconform.devices.tensor_facts import address_of, facts_withheld, storage_of
 from gradconform.torch_releases.accelerator import sleep_of
 from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trees import tensors
@@ -46,7 +46,9 @@ def is_logged(materials: Materials) -> bool:
     They are not logged if a device cannot be watched in this way.
     """
     kind = materials.device.type
-    return kind != "cpu" and OPERATIONS not in withheld(kind) and not materials.trial.watch & {"lifetime", "growth"}
+    return (
+        kind != "cpu" and OPERATIONS not in facts_withheld(kind) and not materials.trial.watch & {"lifetime", "growth"}
+    )
 
 
 def drive_logged(

@@ -278,8 +278,8 @@ class Surroundings(NamedTuple):
 
     args: dict[str, Tensor]
     output_grads: dict[str, Tensor]
-    params: dict[str, Tensor]
-    buffers: dict[str, Tensor]
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
 
     @classmethod
     def of(

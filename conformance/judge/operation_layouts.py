@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradconform.devices.device import device_of
 from gradconform.devices.probe import OPERATIONS
-from gradconform.devices.tensor_facts import withheld
+from gradconform.devices.tensor_facts import facts_withheld
 from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
 from gradconform.trial.materials import Materials
 
@@ -26,7 +26,7 @@ def layouts_of(materials: Materials) -> OracleResult:
     operation raises.
     """
     device = device_of(materials.device)
-    if OPERATIONS in withheld(device.type) or "offset" in withheld(device.type):
+    if OPERATIONS in facts_withheld(device.type) or "offset" in facts_withheld(device.type):
         return OracleResult(
             not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]}
         )

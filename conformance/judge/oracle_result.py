@@ -26,7 +26,7 @@ class OracleResult:
     not_tried: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-def together(several: Iterable[OracleResult]) -> dict[str, Any]:
+def combined(several: Iterable[OracleResult]) -> dict[str, Any]:
     """Return the comparisons of several samples as JSON values."""
     found = list(several)
     not_tried = by_reason(one.not_tried for one in found)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gradconform.devices.device import device_of
 from gradconform.devices.probe import OPERATIONS
-from gradconform.devices.tensor_facts import are_one_memory, withheld, without_repeats
+from gradconform.devices.tensor_facts import are_one_memory, facts_withheld, without_repeats
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import NO_LOG
 from gradconform.drive.reference64 import widen
@@ -47,7 +47,7 @@ def another_backward(here: Materials, cpu: Materials) -> Cause | None:
     ``here`` and ``cpu`` are the materials of one trial. Also returns None if its dtype is too coarse to decide, or if
     the device's operations cannot be seen.
     """
-    if here.dtype not in _STEPS or OPERATIONS in withheld(here.device.type):
+    if here.dtype not in _STEPS or OPERATIONS in facts_withheld(here.device.type):
         return None
     for lane, case in enumerate(here.trial.stages):
         if "rng" not in case.traits or here.trial.loss_at(lane) or (here.trial.chain and lane):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradconform.devices.device import Device, denormals_as, device_of
 from gradconform.devices.probe import OPERATIONS
-from gradconform.devices.tensor_facts import withheld
+from gradconform.devices.tensor_facts import facts_withheld
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.driver import drive
 from gradconform.drive.oracle import replaced
@@ -59,7 +59,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
     seen, none is compared: ``names`` has those that the CPU calls.
     """
     materials = references.materials
-    if OPERATIONS in withheld(materials.device.type):
+    if OPERATIONS in facts_withheld(materials.device.type):
         materials = replaced(materials, torch.device("cpu"))
     compared = Compared(device_of(materials.device), twice=twice)
     drive(AutogradAdapter(), materials, loss_scale=references.loss_scale, log=compared)

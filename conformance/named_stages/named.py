@@ -32,7 +32,7 @@ from .submodules import MARK, calls, submodule_stage
 from .traced import stages_cut, without_cut
 
 #: A stage, or the name of one.
-Given = str | StageCase
+StageOrName = str | StageCase
 
 _EXAMPLE = "example_args"
 _CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ _CPU = torch.device("cpu")
 _LIBRARIES = {library.PREFIX: library.models_of for library in (hugging_face, timm, torchvision)}
 
 
-def stages_of(given: Given | Sequence[Given]) -> dict[str, StageCase]:
+def stages_of(given: StageOrName | Sequence[StageOrName]) -> dict[str, StageCase]:
     """Return stages by name, each built and run once; a repeated name counts once.
 
     Raises :class:`StageError` and :class:`~gradconform.target.loading.TargetError` (both ``ValueError``) if a stage

@@ -41,7 +41,7 @@ from .cpu_copies import HOST_COPIES, register_host_copies
 from .exchange import Job, Marker, Outcome
 from .start_folder import JOB, Start
 from .torch_runtime import make_schedule, make_stages, put_under_test
-from .training_step.composition import StepCase, withheld
+from .training_step.composition import StepCase, unclaimed_values
 from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
@@ -165,7 +165,7 @@ class RankProcess:
     def _missing(self, case: Case | StepCase) -> str:
         """Return a requirement of the case that the target or its runtime lacks; empty if there is none."""
         if isinstance(case, StepCase):
-            values = withheld(case, self._runtime_of(case).claims)
+            values = unclaimed_values(case, self._runtime_of(case).claims)
             if values:
                 return f"the runtime does not claim {values}"
             lack = lacking(case.composition, self.dtype)

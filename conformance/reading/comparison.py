@@ -77,11 +77,11 @@ def compare(
     if not common:
         msg = "the reports have no check in common on the same device and dtype; expected two runs of one contract"
         raise CompareError(msg)
-    looked_at = common if intersection else changes
+    considered = common if intersection else changes
     return Comparison(
         base=base,
         new=new,
-        changes=_sorted_out(looked_at, headroom_factor, slower_factor),
+        changes=_sorted_out(considered, headroom_factor, slower_factor),
         differences=tuple(_differences(base, new)),
     )
 

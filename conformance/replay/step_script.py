@@ -16,7 +16,7 @@ import torch
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.pipeline.training_step import model
-from gradconform.pipeline.training_step.composition import Composition, StepCase, withheld
+from gradconform.pipeline.training_step.composition import Composition, StepCase, unclaimed_values
 from gradconform.pipeline.training_step.gathering import nearest_last
 from gradconform.pipeline.training_step.on_rank import Place, spec_of
 from gradconform.pipeline.training_step.oracle import LR
@@ -242,7 +242,7 @@ def where_is(target: str, *, runtime: bool) -> str:
 
 def refuse_unwritten(case: StepCase, claims: Mapping[str, Collection[str]]) -> None:
     """Raise :class:`ScriptError` for a training step that the runtime does not claim."""
-    if values := withheld(case, claims):
+    if values := unclaimed_values(case, claims):
         msg = f"{case.id}: the runtime does not claim {values}, so a script would show nothing"
         raise ScriptError(msg)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.extra_ids import FAULTS, named_in
+from gradconform.contract.extra_ids import FAULTS, name_in_id
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 from gradconform.sources.operations.by_oracles import by_oracles
@@ -128,7 +128,7 @@ def _besides(name: str, results: list[Result], report: Report) -> Iterator[str]:
 
 def _found_out(name: str, results: list[Result], report: Report) -> Iterator[str]:
     yield from _preflight(name, report)
-    faults = [one for one in results if named_in(one.check, FAULTS) is not None and one.status != "unsupported"]
+    faults = [one for one in results if name_in_id(one.check, FAULTS) is not None and one.status != "unsupported"]
     if faults:
         yield f"{sum(one.status == 'passed' for one in faults)} of {len(faults)} known faults found"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradconform.contract.extra_ids import BLOCKS, named_in
+from gradconform.contract.extra_ids import BLOCKS, name_in_id
 from gradconform.fixtures.blocks.size import rungs
 from gradconform.results import Report, Result
 from gradconform.sources.operations.standings import OF_ONE, operations_in
@@ -86,7 +86,7 @@ def _elements(arguments: str) -> int | None:
 
 def _block(result: Result) -> str | None:
     """Return the block of a result's check without its size; None for any other check."""
-    name = named_in(result.check, BLOCKS)
+    name = name_in_id(result.check, BLOCKS)
     return None if name is None else name.rpartition(".")[0]
 
 

@@ -13,7 +13,7 @@ import torch
 from gradconform.adapter import is_option
 from gradconform.contract import checks_of
 from gradconform.contract.plan import Item, Plan, make_plan
-from gradconform.devices.choice import Choice, choose
+from gradconform.devices.choice import DeviceChoice, choose
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
@@ -50,7 +50,7 @@ class Run:
         options: RunOptions,
         *,
         adapters: Mapping[str, object] | None = None,
-        choice: Choice | None = None,
+        choice: DeviceChoice | None = None,
         diagnose: bool = True,
         oracles: OracleCache | None = None,
         measured: Mapping[str, Any] | None = None,

@@ -245,7 +245,7 @@ class Runner:
             return frozenset()
         if self._shown_withheld is None:
             with KeptProcess(self.device):
-                self._shown_withheld = adapter.withheld(self.device, self.dtype)
+                self._shown_withheld = adapter.claims_withheld(self.device, self.dtype)
         return needs & self._shown_withheld
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradconform.contract.check import Check
-from gradconform.contract.extra_ids import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, name_in_id
 from gradconform.judge.finding import Finding
 from gradconform.trial.trial import Trial
 
@@ -34,4 +34,4 @@ def of_message(check: Check, tried: Sequence[JudgedTrial]) -> Sequence[JudgedTri
 
 
 def _on_operation(check: Check) -> bool:
-    return named_in(check.id, OPERATIONS) is not None
+    return name_in_id(check.id, OPERATIONS) is not None

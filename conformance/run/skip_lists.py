@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.extra_ids import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, name_in_id
 from gradconform.contract.plan import Item
 from gradconform.coverage import WITHHELD
 from gradconform.devices.dtypes import dtype_named
@@ -85,7 +85,7 @@ def withheld_from(items: Iterable[Item], files: Sequence[str]) -> Withheld:
     if not files:
         return Withheld({}, ())
     lists = [read_skip_list(file) for file in files]
-    of_operations = {item.place: name for item in items if (name := named_in(item.check.id, OPERATIONS)) is not None}
+    of_operations = {item.place: name for item in items if (name := name_in_id(item.check.id, OPERATIONS)) is not None}
     if not of_operations:
         msg = f"--skip-operations {files[0]}: no operation is selected; select some with --operation NAME, or all"
         raise SkipListError(msg)

@@ -60,7 +60,7 @@ class FunctionsAdapter:
         #: Capabilities without an explicit claim: a test on one Linear decides each.
         self.unstated = frozenset({*SHOWN, EDGES} if split else {EDGES}).difference(claims)
 
-    def withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
+    def claims_withheld(self, device: torch.device, dtype: torch.dtype) -> frozenset[str]:
         """Return the ``unstated`` claims that the functions do not meet on one Linear.
 
         The form of a weight context is up to its implementation. torch's runtime ignores the result of W, and passes

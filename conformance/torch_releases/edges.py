@@ -20,7 +20,7 @@ def lasting_edge(output: Tensor) -> GradientEdge:
     own.
     """
     edge = get_gradient_edge(output)
-    if not isinstance(edge.node, BackwardCFunction) or EDGE.there():
+    if EDGE.there() or not held_from_above(edge.node):
         return edge
     with torch.enable_grad():
         return get_gradient_edge(output.view_as(output))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradconform.devices.choice import Choice
+from gradconform.devices.choice import DeviceChoice
 from gradconform.devices.flags import flags_named
 from gradconform.files.records import finished, started
 from gradconform.process.imports import imports_uncollected, objects_frozen
@@ -85,13 +85,13 @@ def _watched(run: Run, send: Send) -> Run:
     return run
 
 
-def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> Choice:
+def _made_ready(options: RunOptions, first: Mapping[str, Any]) -> DeviceChoice:
     """Read the worker's number and the devices from the first order, and make the devices ready."""
     from gradconform.devices.prepared import WORKER_VARIABLE, ready  # noqa: PLC0415 (it imports torch)
 
     os.environ[WORKER_VARIABLE] = str(first["worker"])
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 (after torch's import: no file there can replace it)
-    choice = Choice.from_dict(first["choice"])
+    choice = DeviceChoice.from_dict(first["choice"])
     ready(choice, flags_named(options.flags))
     return choice
 

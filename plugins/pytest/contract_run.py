@@ -13,7 +13,7 @@ import pytest
 
 from gradconform import tolerance
 from gradconform.contract.plan import Item
-from gradconform.devices.choice import Choice, choose, refuse_crowd
+from gradconform.devices.choice import DeviceChoice, choose, refuse_crowd
 from gradconform.devices.flags import flags_named
 from gradconform.devices.prepared import ready
 from gradconform.fixtures.stages import ZOO
@@ -152,10 +152,10 @@ def plain(values: object) -> object:
 
 
 _INPUT = "gradconform_choices"
-_CHOICES = pytest.StashKey[dict[str, Choice]]()
+_CHOICES = pytest.StashKey[dict[str, DeviceChoice]]()
 
 
-def choice_of(config: pytest.Config, options: RunOptions) -> Choice:
+def choice_of(config: pytest.Config, options: RunOptions) -> DeviceChoice:
     """Return the devices and dtypes of ``options``, ready for use in this process.
 
     A worker of pytest-xdist uses the controller's results. Raises ``ValueError`` with the kit's message for a device or
@@ -172,7 +172,7 @@ def choice_of(config: pytest.Config, options: RunOptions) -> Choice:
     return choices[key]
 
 
-def _choose(options: RunOptions, offered: tuple[str, ...]) -> Choice:
+def _choose(options: RunOptions, offered: tuple[str, ...]) -> DeviceChoice:
     here = {name.partition(":")[0] for name in offered} - {"cpu"}
     try:
         return choose(
@@ -185,9 +185,9 @@ def _choose(options: RunOptions, offered: tuple[str, ...]) -> Choice:
         raise type(error)(msg) from error
 
 
-def _handed_down(config: pytest.Config) -> dict[str, Choice]:
+def _handed_down(config: pytest.Config) -> dict[str, DeviceChoice]:
     found: dict[str, Any] = getattr(config, "workerinput", {}).get(_INPUT, {})
-    return {key: Choice.from_dict(values) for key, values in found.items()}
+    return {key: DeviceChoice.from_dict(values) for key, values in found.items()}
 
 
 def hand_down(config: pytest.Config, worker: Any) -> None:

@@ -250,14 +250,14 @@ def none_for_edges(stage_output: Any, output_grads: Any, input_values: Any) -> A
     ids=["all", "full", "none-for-edges", "one-of-three", "nothing"],
 )
 def test_edge_support_is_detected_from_the_returned_gradients(functions: dict[str, Any], *, taken: bool) -> None:
-    shown = FunctionsAdapter("some", functions, {}).withheld(torch.device("cpu"), torch.float32)
+    shown = FunctionsAdapter("some", functions, {}).claims_withheld(torch.device("cpu"), torch.float32)
     assert ("edge_roots" in shown) is not taken
 
 
 def test_torch_functions_accept_edges_if_their_source_supports_them() -> None:
     functions = pipelining.functions()
     knows = "GradientEdge" in inspect.getsource(functions["stage_backward"])
-    shown = FunctionsAdapter("torch", functions, {}).withheld(torch.device("cpu"), torch.bfloat16)
+    shown = FunctionsAdapter("torch", functions, {}).claims_withheld(torch.device("cpu"), torch.bfloat16)
     assert ("edge_roots" in shown) is not knows
 
 
@@ -265,7 +265,7 @@ def test_an_explicit_edge_claim_is_not_probed() -> None:
     for claimed in (True, False):
         adapter = FunctionsAdapter("some", {"stage_backward": none_for_edges}, {"edge_roots": claimed})
         assert adapter.capabilities.edge_roots is claimed
-        assert not adapter.withheld(torch.device("cpu"), torch.float32)
+        assert not adapter.claims_withheld(torch.device("cpu"), torch.float32)
 
 
 def _exact(a: Any, b: Any, c: Any) -> None: ...

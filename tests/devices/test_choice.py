@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradconform.devices import choice, probe
-from gradconform.devices.choice import Choice, choose, refuse_crowd
+from gradconform.devices.choice import DeviceChoice, choose, refuse_crowd
 from gradconform.devices.prepared import index_of, worker_number
 from gradconform.devices.probe import Line, Probe, Request
 from gradconform.user_input.values import SelectionError, UnusableDeviceError
@@ -86,7 +86,7 @@ def test_all_selects_every_device_and_reports_unusable_ones(found: Any) -> None:
     chosen = choose(["all"])
     assert chosen.devices == ("cpu", "cuda:0", "simx:0")
     assert [(one.device, one.reason) for one in chosen.skipped] == [("npu", "npu is off")]
-    assert Choice.from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
+    assert DeviceChoice.from_dict(json.loads(json.dumps(chosen.to_dict()))) == chosen
 
 
 @pytest.mark.parametrize("name", ["npu:1", "npu:*", "all,npu:1", "npu"])

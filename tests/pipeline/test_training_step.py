@@ -23,7 +23,13 @@ from gradconform.fixtures.schedules.schedule import of_rows
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.training_step import model, on_rank
 from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
-from gradconform.pipeline.training_step.composition import ROWS, Composition, step_cases, with_what_is_new, withheld
+from gradconform.pipeline.training_step.composition import (
+    ROWS,
+    Composition,
+    step_cases,
+    unclaimed_values,
+    with_what_is_new,
+)
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
 from gradconform.pipeline.training_step.model import CALLS, counts, make_batch, make_stages, summed_loss, tied_names
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
@@ -256,8 +262,8 @@ def test_plain_runs_of_a_composition_are_made_once_for_the_targets_that_follow_e
 
 def test_a_claim_withholds_the_rows_with_other_values() -> None:
     case = next(case for case in CASES.values() if "ragged" in case.row)
-    assert withheld(case, {"rows": "even"}) == "rows=ragged"
-    assert withheld(case, {"rows": ["even", "ragged"], "schedule": case.row[1]}) == ""
+    assert unclaimed_values(case, {"rows": "even"}) == "rows=ragged"
+    assert unclaimed_values(case, {"rows": ["even", "ragged"], "schedule": case.row[1]}) == ""
 
 
 @pytest.mark.parametrize(

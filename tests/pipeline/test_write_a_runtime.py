@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradconform import exits
-from gradconform.pipeline.training_step.composition import step_cases, withheld
+from gradconform.pipeline.training_step.composition import step_cases, unclaimed_values
 from gradconform.pipeline.training_step.runtimes import ENTRY_POINTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "write-a-runtime.md"
@@ -50,7 +50,7 @@ def test_a_wrong_runtime_fails(right: str, wrong: str, tmp_path: Path) -> None:
 def test_the_page_has_the_number_of_compositions_its_runtime_claims() -> None:
     made: dict[str, Any] = {}
     exec(BLOCKS["python"], made)  # noqa: S102 (the page is the project's own)
-    claimed = [case for case in step_cases("standard") if not withheld(case, made["Runtime"].claims)]
+    claimed = [case for case in step_cases("standard") if not unclaimed_values(case, made["Runtime"].claims)]
     assert f"; {len(claimed)} of all are this runtime's" in PAGE.read_text(encoding="utf-8")
 
 

@@ -144,7 +144,7 @@ def _case(name: str, row: Words) -> StepCase:
     )
 
 
-def withheld(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
+def unclaimed_values(case: StepCase, claims: Mapping[str, Collection[str]]) -> str:
     """Return which values of a row a runtime does not claim, in words; empty if it claims all of them."""
     return ", ".join(
         f"{one.name}={word}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradconform.contract.extra_ids import BLOCKS, named_in
+from gradconform.contract.extra_ids import BLOCKS, name_in_id
 from gradconform.run.source import Source
 from gradconform.user_input.option import Option
 from gradconform.user_input.values import sizes_named
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:
-    block = named_in(check, BLOCKS)
+    block = name_in_id(check, BLOCKS)
     return None if block is None else {"block": (block.partition(".")[0],), "sizes": "full"}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradconform.contract.extra_ids import FAULTS, NONE, named_in
+from gradconform.contract.extra_ids import FAULTS, NONE, name_in_id
 from gradconform.run.source import Source
 from gradconform.user_input.option import Option, names_of
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:
-    fault = named_in(check, FAULTS)
+    fault = name_in_id(check, FAULTS)
     return None if fault is None else {"fault": (fault,)}
 
 

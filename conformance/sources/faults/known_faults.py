@@ -9,7 +9,7 @@ import torch
 
 from gradconform.contract.check import Check
 from gradconform.devices.device import device_of
-from gradconform.devices.tensor_facts import withheld
+from gradconform.devices.tensor_facts import facts_withheld
 from gradconform.drive.oracle import Oracle
 from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.faults import Fault
@@ -71,7 +71,7 @@ class KnownFaults:
 
     def _lacking(self, fault: Fault) -> str | None:
         """Return the device feature that is missing to show a fault, None if all are there."""
-        if fault.shows_by == "memory" and "address" in withheld(self.device.type):
+        if fault.shows_by == "memory" and "address" in facts_withheld(self.device.type):
             return "shows no address of a tensor"
         if fault.shows_by == "denormals" and device_of(self.device).flushes_denormals:
             return "flushes denormals to 0"

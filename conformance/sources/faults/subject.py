@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradconform.contract import checks_of
 from gradconform.contract.plan import make_plan
-from gradconform.devices.choice import Choice
+from gradconform.devices.choice import DeviceChoice
 from gradconform.drive.reference64 import OracleCache
 from gradconform.files.records import as_json
 from gradconform.results import Report, Result
@@ -46,7 +46,7 @@ class SelftestOptions:
     profile: str = "standard"
     faults: str = "gradconform.reference.faults:FAULTS"
     variants: str = "gradconform.reference.variants:VARIANTS"
-    choice: Choice | None = None
+    choice: DeviceChoice | None = None
     whole: bool = False
     exitfirst: bool = False
 
@@ -69,7 +69,7 @@ class SelftestOptions:
     def from_dict(cls, values: Mapping[str, Any]) -> SelftestOptions:
         """Return the options that :meth:`to_dict` wrote."""
         choice = values["choice"]
-        return cls(**{**values, "choice": None if choice is None else Choice.from_dict(choice)})
+        return cls(**{**values, "choice": None if choice is None else DeviceChoice.from_dict(choice)})
 
 
 @lru_cache

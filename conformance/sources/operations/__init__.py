@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradconform.contract.extra_ids import OPERATIONS, named_in, oracle_of
+from gradconform.contract.extra_ids import OPERATIONS, name_in_id, oracle_of
 from gradconform.run.source import Source
 from gradconform.user_input.option import Option, path_of
 
@@ -13,7 +13,7 @@ _ORACLES = "check each operation without a second device: layout, finite-differe
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:
-    operation, oracle = named_in(check, OPERATIONS), oracle_of(check)
+    operation, oracle = name_in_id(check, OPERATIONS), oracle_of(check)
     return None if operation is None else {"operation": (operation,), "oracle": () if oracle is None else (oracle,)}
 
 

@@ -16,7 +16,7 @@ from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.operation_layouts import layouts_of
-from gradconform.judge.oracle_result import OracleResult, together
+from gradconform.judge.oracle_result import OracleResult, combined
 from gradconform.run import samples
 from gradconform.run.measurements import Measurements
 from gradconform.text.escaping import shortened
@@ -66,7 +66,7 @@ class OperationOracles:
                 raised.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
                 found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))
-        oracle = together(found)
+        oracle = combined(found)
         findings = samples.reported_findings(check, by_trial)
         if findings:
             return {**self._wrong(findings), "oracle": oracle}

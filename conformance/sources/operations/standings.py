@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from gradconform.contract.extra_ids import OPERATIONS, named_in
+from gradconform.contract.extra_ids import OPERATIONS, name_in_id
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
@@ -45,7 +45,7 @@ def standings_by_place(report: Report) -> dict[str, dict[tuple[str, str], tuple[
 def _by_operation(report: Report) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for result in report:
-        name = named_in(result.check, OPERATIONS)
+        name = name_in_id(result.check, OPERATIONS)
         if name is not None and result.status != "not_run" and result.kind != NOTHING:
             found.setdefault(name, []).append(result)
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradconform.contract.extra_ids import SETTINGS, named_in
+from gradconform.contract.extra_ids import SETTINGS, name_in_id
 from gradconform.run.source import Source
 from gradconform.user_input.option import Option
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:
-    setting = named_in(check, SETTINGS)
+    setting = name_in_id(check, SETTINGS)
     return None if setting is None else {"setting": (setting.partition(".")[0],)}
 
 
