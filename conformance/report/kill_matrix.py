@@ -30,7 +30,7 @@ def kill_lines(matrix: KillMatrix, width: int) -> list[Line]:
         Line(),
         *_areas(matrix, width),
         *listed(_survived(matrix), [_survivor(o) for o in matrix.survivors], width, "bad"),
-        *listed("not failed by a check that names it", _unnamed(matrix), width, "warning"),
+        *_unnamed_or_should(matrix, width),
         *listed("could not be judged", [f"{o.name}: {_broke(o)}" for o in matrix.broken], width, "bad"),
         *listed("right variants accused", [f"{o.name}: {_accused(o)}" for o in matrix.accused], width, "bad"),
         *listed(f"no fault in {options.dtype}", [f"{name}: {why}" for name, why in matrix.left_out], width, "faint"),
@@ -80,6 +80,14 @@ def _areas(matrix: KillMatrix, width: int) -> list[Line]:
     return [*lines, Line()]
 
 
+def _unnamed_or_should(matrix: KillMatrix, width: int) -> list[Line]:
+    """Return what no check that names it failed; after first failures, what only a failed SHOULD shows."""
+    if not matrix.options.exitfirst:
+        return listed("not failed by a check that names it", _unnamed(matrix), width, "warning")
+    by_should = [outcome.name for outcome in matrix.faults if outcome.killed and outcome.decided is False]
+    return listed("killed by a failed SHOULD alone, which no verdict counts", by_should, width, "faint")
+
+
 def _unnamed(matrix: KillMatrix) -> list[str]:
     return [f"{o.name}: {', '.join(o.named_passed)}" for o in matrix.faults if o.named_passed and o.killed]
 
@@ -113,6 +121,8 @@ def _accused(outcome: Outcome) -> str:
 
 
 def _without_kills(matrix: KillMatrix, width: int) -> list[Line]:
+    if matrix.options.exitfirst:  # the checks after a first failure did not run
+        return []
     if not matrix.complete:
         return [Line("Run every fault to see which checks killed nothing."), Line()]
     return listed("checks that killed nothing", matrix.without_kills, width, "warning")

@@ -115,6 +115,11 @@ def test_a_whole_run_ends_at_the_first_failed_must_if_asked(options: SelftestOpt
     assert (survivor.ran, survivor.decided, survivor.killed) == (len(options.checks), False, False)
     matrix = KillMatrix(replace(options), options.checks, (doubled, survivor), 2)
     assert "survived: a whole run passes it: 1" in text_of(matrix)
+    assert "checks that killed nothing" not in text_of(matrix)
+    by_should = replace(doubled, name="by-should", decided=False, named=doubled.failed)
+    matrix = KillMatrix(replace(options), options.checks, (doubled, survivor, by_should), 3)
+    assert "killed by a failed SHOULD alone, which no verdict counts: 1" in text_of(matrix)
+    matrix = KillMatrix(replace(options), options.checks, (doubled, survivor), 2)
     ran = doubled.ran + survivor.ran
     assert f"2 whole runs of faults: {ran} checks in " in text_of(matrix)
 

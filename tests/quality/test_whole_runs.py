@@ -16,10 +16,11 @@ from gradconform.reference.faults import FAULTS
 from gradconform.sources.faults.distribution import judge_all
 from gradconform.sources.faults.subject import SelftestOptions, Subject
 
-#: The variable that names another part than today's, such as 3/10.
+#: The variable that names another part than today's, such as 3/20.
 VARIABLE = "GRADCONFORM_WHOLE_RUNS"
 
-PARTS = 10
+#: A part takes less than a minute of an idle core.
+PARTS = 20
 
 
 def part() -> Shard:
