@@ -111,9 +111,10 @@ def stage_backward_weight(
     The context is used up: a second call with it raises ``RuntimeError``.
     """
     parameters = list(weights)
-    if any("grads" not in group for group in param_groups):
-        msg = "this weight context was used before; call stage_backward_input again to get another"
-        raise RuntimeError(msg)
+    for group in param_groups:
+        if "grads" not in group:
+            msg = "this weight context was used before; call stage_backward_input again to get another"
+            raise RuntimeError(msg)
     trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
     accumulate_groups(param_groups, trained, retain_graph=retain_graph)
     return tuple([parameter.grad for parameter in parameters])
@@ -162,7 +163,7 @@ def _computed(
 ) -> tuple[tuple[Tensor | None, ...], _Kept]:
     """Return the gradients of the inputs from their backward, and the data kept for W."""
     kept = _Kept()
-    if any(group.outputs for group in uses.groups):
+    if [group for group in uses.groups if group.outputs]:
         kept.outputs = [(uses.roots[at], start_at(roots[at], grads[at])) for at in uses.plan.apart]
     loss = [below_loss(uses.roots[0])] if kept.outputs and len(roots) == 1 and grads[0] is None else []
     nodes, incoming = uses.nodes, uses.plan.edges

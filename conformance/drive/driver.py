@@ -134,6 +134,7 @@ class _Run:
     ) -> None:
         self.adapter, self.materials, self.loss_scale, self.log = adapter, materials, loss_scale, log
         self.trial, self.device = materials.trial, device_of(materials.device)
+        self.actions = self.trial.actions
         self.is_cpu = self.device.is_cpu
         self.lanes: dict[int, Lane] = {}
         self.modules: dict[int, nn.Module] = {}
@@ -149,7 +150,7 @@ class _Run:
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""
-        for position, action in enumerate((*self.trial.actions, *self._endings())):
+        for position, action in enumerate((*self.actions, *self._endings())):
             sight = Sight(action, position, known.get(position, UNKNOWN))
             lane = None if self.ended else self.lanes.get(action.stage) or self._lane(sight)
             if lane is not None and not lane.stopped and not (action.kind == "W" and action.mb in lane.failed):
@@ -187,7 +188,7 @@ class _Run:
         return Raised.of(error)
 
     def _endings(self) -> tuple[Action, ...]:
-        ended = {action.stage for action in self.trial.actions if action.kind in {"finish", "close"}}
+        ended = {action.stage for action in self.actions if action.kind in {"finish", "close"}}
         return tuple([Action("finish", stage=k) for k in range(len(self.trial.stages)) if k not in ended])
 
     def _lane(self, sight: Sight) -> Lane | None:

@@ -276,8 +276,8 @@ def _by_name(held: Mapping[int, Tree]) -> dict[str, Tensor]:
 class Surroundings(NamedTuple):
     """The tensors around an action that it must not change, by name: those of a stage and of its caller."""
 
-    args: dict[str, Tensor]
-    output_grads: dict[str, Tensor]
+    args: Mapping[str, Tensor]
+    output_grads: Mapping[str, Tensor]
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
 

@@ -20,7 +20,7 @@ def lasting_edge(output: Tensor) -> GradientEdge:
     own.
     """
     edge = get_gradient_edge(output)
-    if EDGE.there() or not held_from_above(edge.node):
+    if not held_from_above(edge.node) or EDGE.there():
         return edge
     with torch.enable_grad():
         return get_gradient_edge(output.view_as(output))
