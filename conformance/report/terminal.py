@@ -101,6 +101,7 @@ def closing(
     found = sections(report)
     short = _one_bug(found) and not detail.ids
     around = [] if detail.quiet else [Line(), *_section_lines(found, report, width, detail, short=short)]
+    around = _for_last_blank(around, _verified(report, width)) if short and around else around
     return [
         *around,
         *([] if short and not detail.quiet else _summary(found, width, detail)),
@@ -112,6 +113,16 @@ def closing(
         *wrapped(against_manifest(report), width, role="plain" if report.complete else "warning"),
         last,
     ]
+
+
+def _verified(report: Report, width: int) -> list[Line]:
+    return wrapped_each(verified_causes(report), width, hanging=4, role="faint")
+
+
+def _for_last_blank(lines: list[Line], others: Sequence[Line]) -> list[Line]:
+    """Return lines with others in place of the last blank one: a report on a single bug gets only forty lines."""
+    place = max(number for number, line in enumerate(lines) if not line.text)
+    return [*lines[:place], *others, *lines[place + 1 :]] if others else lines
 
 
 def _one_bug(found: Sequence[Section]) -> bool:
@@ -126,7 +137,7 @@ def _one_bug(found: Sequence[Section]) -> bool:
 def _around_the_verdict(report: Report, width: int, *, short: bool) -> list[Line]:
     on_the_cpu = all(result.device == "cpu" for result in report)  # for a device, these sections name the oracle
     return [
-        *wrapped_each(verified_causes(report), width, hanging=4, role="faint"),
+        *([] if short else _verified(report, width)),
         *_preflights(devices(report), width),
         *listed("found but not used", left_out(report), width),
         *(() if short and on_the_cpu else wrapped_each(numbers(report), width, role="faint")),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,11 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judge:
 def causes(report: Report) -> list[FailureGroup]:
     """Return all causes of what failed."""
     return [cause for section in sections(report) if section.heading.startswith("failed") for cause in section.causes]
+
+
+def as_examined(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an explanation as if its mistake had been tried on the check itself."""
+    return {name: value for name, value in entry.items() if name != "verified_on"}
 
 
 def without_undoing(report: Report) -> Report:
@@ -169,6 +175,8 @@ def test_a_report_says_on_how_many_failures_its_causes_were_verified(judged: Jud
     assert 0 < len(verified) < len(explained)
     assert [*map(str, closing(report, 80))].count(line) == 1
     assert report_page(report).count(line) == 1
+    as_tried = replace(report, results=[replace(one, undone=tuple(map(as_examined, one.undone))) for one in report])
+    assert len(closing(report, 80)) == len(closing(as_tried, 80))  # a single bug gets forty lines
     alone = replace(report, results=verified)
     assert "causes verified" not in "".join(map(str, closing(alone, 80))) + report_page(alone)
 
