@@ -20,7 +20,7 @@ from gradconform.text.counts import count
 
 from .rendering import render
 from .rows import Row, Tally, anchor, areas_by_cell, cell_of, reported_result, rows_of, tallies
-from .topics import commands_again, is_shown_once, listing_of
+from .topics import by_topic, commands_again, is_shown_once, listing_of
 
 #: Markdown lists a cause's check ids up to this number, else only the count: CI job summaries are limited.
 _LISTED = 50
@@ -52,6 +52,7 @@ def _listed(rows: Sequence[Row]) -> dict[str, Any]:
         "is_shown_once": is_shown_once,
         "statuses": statuses,
         "anchor": anchor,
+        "by_topic": by_topic,
     }
 
 

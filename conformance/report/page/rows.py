@@ -94,14 +94,16 @@ class ReportedResult:
     def numbers(self) -> str:
         """Return a line per wrong tensor, if several have numbers, each value in its column; a repeated cause is ″.
 
-        Of the tensors after the first :data:`_IN_COLUMNS`, it has names, actions and error/bound alone.
+        Of the tensors after the first :data:`_IN_COLUMNS`, it has names, actions and error/bound alone; an action and
+        the module of a name are left out where they are those of the tensor before.
         """
         found, more = self._in_numbers[:_IN_COLUMNS], self._in_numbers[_IN_COLUMNS:]
         if len(found) < _SEVERAL:
             return ""
         reasons = ["" if self._shared is not None else _reason(one).removeprefix("; ") for one in found]
         shown = ["″" if reason and reason == before else reason for before, reason in pairwise(["", *reasons])]
-        last = [f"and {len(more)} more, error/bound: {', '.join(map(_in_short, more))}"] if more else []
+        short = map(_in_short, more, [None, *more])
+        last = [f"and {len(more)} more, error/bound: {', '.join(short)}"] if more else []
         return "\n".join([*map(_columns, found, shown), *last])
 
     @property
@@ -136,8 +138,13 @@ _NUMBERS = re.compile(
 _IN_COLUMNS = 24
 
 
-def _in_short(finding: Mapping[str, Any]) -> str:
-    return f"{finding['where']} {finding['action']} {str(finding['text']).rpartition(' ')[2]}"
+def _in_short(finding: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
+    """Return the name, action and error/bound of a finding, as far as they differ from those of the one before."""
+    name, action, ratio = str(finding["where"]), str(finding["action"]), str(finding["text"]).rpartition(" ")[2]
+    if before is None or before["action"] != action:
+        return f"{name} {action} {ratio}"
+    module, dot, _ = name.rpartition(".")
+    return f"{name[len(module) :] if dot and module == before['where'].rpartition('.')[0] else name} {ratio}"
 
 
 def _columns(finding: Mapping[str, Any], reason: str) -> str:

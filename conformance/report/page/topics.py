@@ -44,21 +44,62 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All topics, and the meanings of names that appear in several lines, such as stages."""
+    """All topics, and the meanings of names that appear in several lines, such as stages.
+
+    ``causes`` has the names of likely causes, by their texts.
+    """
 
     topics: tuple[Topic, ...]
     meanings: Mapping[str, str]
+    causes: Mapping[str, str]
+
+    def shortened(self, text: str) -> str:
+        """Return the text of a row with the names of likely causes."""
+        for cause, name in self.causes.items():
+            text = text.replace(cause, name)
+        return text
 
 
 def listing_of(rows: Sequence[Row]) -> Listing:
     """Return the topics of ``rows`` in alphabetical order; rows that need attention come first in each."""
     meanings = {**_described(rows), **_planned(rows)}
     found = groupby(sorted(rows, key=_topic_of), key=_topic_of)
-    return Listing(tuple(_topic(name, list(group), meanings) for name, group in found), meanings)
+    topics = tuple(_topic(name, list(group), meanings) for name, group in found)
+    causes = _causes(rows)
+    return Listing(topics, {**meanings, **_inverse(causes)}, causes)
 
 
 def _topic_of(row: Row) -> str:
     return row.place.check.rpartition(".")[0] or row.place.check
+
+
+def by_topic(checks: Iterable[str]) -> str:
+    """Return ids of checks with the name of each topic once: ``full.loss.mlp split.loss.{chunks tied}``."""
+    cases: dict[str, list[str]] = {}
+    for check in checks:
+        topic, dot, case = check.rpartition(".")
+        cases.setdefault(topic + dot, []).append(case)
+    return " ".join(f"{topic}{{{' '.join(own)}}}" if len(own) > 1 else topic + own[0] for topic, own in cases.items())
+
+
+def _inverse(causes: Mapping[str, str]) -> dict[str, str]:
+    """Return the likely causes by name, in the order of their numbers."""
+    return dict(sorted(((name, text) for text, name in causes.items()), key=lambda one: (len(one[0]), one[0])))
+
+
+#: The least number of letters of a likely cause that gets a name.
+_LONG = 24
+
+
+def _causes(rows: Iterable[Row]) -> dict[str, str]:
+    """Return a name for each likely cause of several results, the longest first: one may begin like another."""
+    met = Counter(
+        text for row in rows for result in row.results if not row.quiet
+        for text in {str(one["cause"]["text"]) for one in result.findings if one["cause"]}
+    )  # fmt: skip
+    several = [text for text, number in met.most_common() if number > 1 and len(text) >= _LONG]
+    names = {text: f"cause-{number}" for number, text in enumerate(several, start=1)}
+    return dict(sorted(names.items(), key=lambda one: -len(one[0])))
 
 
 #: A name with its meaning: ``mlp (an MLP with biases)``.

@@ -60,20 +60,43 @@
     return end < 0 ? nodes : nodes.slice(0, end);
   }
 
-  /* The file spares what follows from the text of a row. */
+  /* The shares of the statuses of a topic, as its counts say. */
+  function bar(counts) {
+    const made = document.createElement("span");
+    made.className = "bar";
+    made.setAttribute("aria-hidden", "true");
+    made.append(...counts.split(", ").map((count) => {
+      const [, number, status] = count.match(/^(\d+) (.+)$/);
+      const share = document.createElement("i");
+      share.className = `s-${status.replaceAll(" ", "_")}`;
+      share.style.flexGrow = number;
+      return share;
+    }));
+    return made;
+  }
+
+  /* The file spares what follows from the text of a topic and its rows. */
   if (list) {
     const one = new Set([...document.querySelectorAll("[data-set-cell]")].map((link) => link.dataset.setCell));
+    for (const topic of topics) {
+      const counts = topic.querySelector(":scope > summary > small");
+      if (counts.textContent.includes(", ")) counts.before(bar(counts.textContent), " ");
+    }
     for (const row of rows) {
+      const name = head(row)[0], topic = home.get(row).querySelector(":scope > summary > span").textContent;
+      if (check(row).startsWith(".")) name.textContent = `${topic}${name.textContent.trimStart()}`;
       const cell = row.dataset.cell ?? [...one][0] ?? "";
       row.id ||= `${check(row)}[${cell.replace(/ (?=\S+$)/, "-")}]`.replace(/\s+/g, "_");
+      if (row.nodeName === "DETAILS") for (const code of row.querySelectorAll(":scope > code")) code.className = "program";
     }
   }
 
   const byName = new Map(rows.flatMap((row) => [[check(row), row], [row.id, row]]));
 
-  /* Names of checks become links where they are seen. */
+  /* Names of checks become links where they are seen; those of one topic stand in braces after it. */
   function linked(names) {
-    names.replaceChildren(...names.textContent.split(/\s+/).filter(Boolean).flatMap((name) => {
+    const each = names.textContent.replace(/(\S+\.)\{([^{}]+)\}/g, (_, topic, cases) => cases.split(" ").map((one) => topic + one).join(" "));
+    names.replaceChildren(...each.split(/\s+/).filter(Boolean).flatMap((name) => {
       const made = document.createElement("a");
       made.textContent = name;
       if (byName.has(name)) made.href = `#${encodeURIComponent(byName.get(name).id)}`;
