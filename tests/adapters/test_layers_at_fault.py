@@ -36,7 +36,7 @@ class Renaming(NeverFlushed):
 
     def param_grads(self) -> dict[str, Tensor | None]:
         """Return other names where a Linear was swapped."""
-        swapped = isinstance(self._module, nn.Linear)
+        swapped = isinstance(self._stage, nn.Linear)
         return {f"inner.{name}" if swapped else name: grad for name, grad in super().param_grads().items()}
 
 
@@ -45,7 +45,7 @@ class Slipping(NeverFlushed):
 
     def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
         """Read an attribute that no session has."""
-        return super().backward(mb, self.absent if isinstance(self._module, nn.Linear) else output_grads)  # type: ignore[attr-defined] # the slip
+        return super().backward(mb, self.absent if isinstance(self._stage, nn.Linear) else output_grads)  # type: ignore[attr-defined] # the slip
 
 
 class Adapter(StageTarget):
