@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
 from gradconform.process import worker
-from gradconform.process.imports import imports_shared
+from gradconform.process.imports import imports_shared, imports_uncollected
 from gradconform.reading.report import schema
 from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
@@ -31,12 +32,13 @@ from .together import Together
 pytest_plugins = ["pytester"]
 
 # What an inner pytest imports it also forgets, and torch and the registry of checks can't be imported twice.
-for name in (
-    "judge.matching", "drive.user_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
-    "plugins.pytest.items", "reference.split",
-    "reference.autograd", "plugins.adapters.torch_functions", "contract.areas",
-):  # fmt: skip
-    importlib.import_module(f"gradconform.{name}")
+with imports_uncollected():
+    for name in (
+        "judge.matching", "drive.user_stage", "run.run", "plugins.pytest.contract_run", "plugins.pytest.fixture_values",
+        "plugins.pytest.items", "reference.split",
+        "reference.autograd", "plugins.adapters.torch_functions", "contract.areas",
+    ):  # fmt: skip
+        importlib.import_module(f"gradconform.{name}")
 
 # No test fails on a machine that is slow.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,6 +56,15 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Watch each test: a stuck one ends, and a slow one continues, which a time limit cannot distinguish."""
     with stuck.watched():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Exclude modules and collected tests from garbage collection: they live as long as this process."""
+    with imports_uncollected():
+        collected = yield
+    gc.freeze()
+    return collected
 
 
 @pytest.hookimpl(optionalhook=True)
