@@ -1,4 +1,4 @@
-"""The distribution of tests to workers: tests of a file with shared fixtures run in one worker.
+"""The distribution of tests to workers: tests of a file with shared fixtures, or of one fault, run in one worker.
 
 With xdist's own distribution, each worker would run a hundred faults of a training step.
 """
@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 class Together(LoadScopeScheduling):
-    """A scheduler that distributes single tests, but whole files with shared fixtures; these are first."""
+    """A scheduler that distributes single tests, but keeps tests that share work together; these are first."""
 
     def schedule(self) -> None:
         """Give each worker two units; it waits while it has one, which is all that xdist gives a replacement."""
@@ -47,8 +47,23 @@ class Together(LoadScopeScheduling):
             super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if shares(file) else nodeid
+        return scope_of(nodeid)
+
+
+#: Tests that judge the same fault by the checks that it names; the second reads the report of the first.
+_OF_ONE_FAULT = (
+    "tests/quality/test_causes.py::test_the_message_on_a_fault_names_its_cause",
+    "tests/quality/test_faults.py::test_every_check_that_a_fault_names_finds_it",
+)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return the name of the tests that run in one worker with this one."""
+    test, _, parameters = nodeid.partition("[")
+    if parameters and test in _OF_ONE_FAULT:
+        return f"fault [{parameters}"
+    file = nodeid.partition("::")[0]
+    return file if shares(file) else nodeid
 
 
 @cache

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.together import scope_of
+
 TOGETHER = Path(__file__).parents[1] / "together.py"
 
 CONFTEST = """
@@ -47,6 +49,15 @@ def test_one(number):
     if number == {crashes}:
         os._exit(3)
 """
+
+
+def test_the_tests_of_one_fault_run_in_one_worker() -> None:
+    causes = "tests/quality/test_causes.py::test_the_message_on_a_fault_names_its_cause"
+    named = "tests/quality/test_faults.py::test_every_check_that_a_fault_names_finds_it"
+    in_bfloat16 = f"{named}_in_bfloat16"
+    assert scope_of(f"{causes}[doubled]") == scope_of(f"{named}[doubled]") != scope_of(f"{named}[overwrite]")
+    assert scope_of(in_bfloat16) == in_bfloat16
+    assert scope_of("tests/cli/test_run.py::test_one[doubled]") == "tests/cli/test_run.py::test_one[doubled]"
 
 
 @pytest.mark.slow

@@ -237,10 +237,9 @@ def test_the_causes_of_the_faults_use_the_fields_of_a_report() -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_the_message_on_a_fault_names_its_cause(name: str) -> None:
+def test_the_message_on_a_fault_names_its_cause(name: str, judge_fault: Callable[..., Report]) -> None:
     fault = FAULTS[name]
-    dtype = "float32" if fault.dtypes is None or "float32" in fault.dtypes else fault.dtypes[0]
-    report = check_stage_backward(fault.make(), checks=fault.named, dtype=dtype, strict=True)
+    report = judge_fault(fault, diagnose=True)
     undone = [one["mistake"]["text"] for result in report for one in result.undone]
     told = "\n".join([*(result.message for result in report), *undone])
     assert re.search(SAID[name], told), told

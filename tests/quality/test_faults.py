@@ -102,13 +102,9 @@ def in_dtype(fault: Fault, dtype: str = "float32") -> bool:
     return fault.dtypes is None or dtype in fault.dtypes
 
 
-def on_named_checks(judge: Judge, fault: Fault, dtype: str = "float32") -> Report:
-    return judge(fault.make(), diagnose=fault.name in SAID, checks=fault.named, dtype=dtype, strict=True)
-
-
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=name) for name, fault in FAULTS.items() if in_dtype(fault)])
-def test_every_check_that_a_fault_names_finds_it(fault: Fault, judge: Judge) -> None:
-    report = on_named_checks(judge, fault)
+def test_every_check_that_a_fault_names_finds_it(fault: Fault, judge_fault: Judge) -> None:
+    report = judge_fault(fault, diagnose=fault.name in SAID)
     # A row of the space has some twenty values, of which another may hide the fault: one row of each name is enough.
     failed = [result for result in report if result.status == "failed"]
     missed = {result.check for result in report} - {result.check for result in failed}
@@ -142,7 +138,7 @@ def missed_in(dtype: str, faults: Iterable[Fault], judge: Judge) -> tuple[list[t
     """Return the named checks that do not find a fault in a dtype, and the faults of which none can be judged."""
     missed, untried = [], []
     for fault in faults:
-        report = on_named_checks(judge, fault, dtype)
+        report = judge(fault.make(), diagnose=False, checks=fault.named, dtype=dtype, strict=True)
         ran = [result for result in report if (result.status, result.kind) != ("unsupported", "environment")]
         # What a row of the space draws may be lost in a coarser dtype's rounding; all rows that are named are not.
         rows = [result for result in ran if result.check.startswith("space.")]
