@@ -16,6 +16,7 @@ from gradconform.results import Result
 from gradconform.run.run import Run
 from gradconform.sources.faults.outcome import Outcome
 from gradconform.sources.faults.subject import SelftestOptions, judge
+from tests.command_process import COMMAND_OF_A_WORKER
 
 Command = Callable[..., Any]
 
@@ -57,11 +58,13 @@ import os, signal, time, torch
 
 calls = 0
 
+{command_of_a_worker}
+
 def stage_backward(stage_output, output_grads, input_values):
     global calls
     calls += 1
     if calls == 3:
-        os.kill(os.getppid() if {workers} else os.getpid(), signal.{name})
+        os.kill(command_of_this_worker() if {workers} else os.getpid(), signal.{name})
         time.sleep(600)
     torch.autograd.backward([stage_output] if isinstance(stage_output, torch.Tensor) else stage_output, output_grads)
     return tuple(value.grad for value in input_values)
@@ -87,7 +90,7 @@ def shell(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_a_termination_signal_gives_its_exit_code_and_reports_the_checks_that_ran(
     process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], sent: signal.Signals
 ) -> None:
-    target_file(ENDS.format(name=sent.name, workers=not how))
+    target_file(ENDS.format(name=sent.name, workers=not how, command_of_a_worker=COMMAND_OF_A_WORKER))
     done = process("run", "backward.py", "--checks", "full.*.mlp*", "--json", "report.json", *how)
     assert (done.code, done.err) == (128 + sent, "")
     assert "The run was stopped: interrupted in full.gradients.mlp" in done.out

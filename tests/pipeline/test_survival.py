@@ -56,22 +56,21 @@ def started(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def processes(folder: Path) -> dict[int, str]:
-    """Return the processes of a run that works in ``folder``: launcher, ranks and their keeper, by what they are."""
+    """Return the processes of a run in ``folder``: fork server, launcher, ranks and their keeper, by what they are."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                words = [(entry / "comm").read_bytes().strip(), *(entry / "cmdline").read_bytes().split(b"\0")]
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 begun_by = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
             if f"TMPDIR={folder / 'tmp'}".encode() in variables:
-                parts = {
-                    b"gradconform.pipeline.rank_keeper": "keeper",
-                    b"gradconform.pipeline.launcher:launch": "launcher",
-                }
-                found |= {int(entry.name): (part, begun_by) for word, part in parts.items() if word in words}
+                parts = {b"gradconform.pipeline.rank_keeper": "keeper", b"launcher:launch": "launcher"}
+                server = "server" if any(b"fork_serving" in word for word in words) else None
+                part = next((part for word, part in parts.items() if word in words), server)
+                found |= {} if part is None else {int(entry.name): (part, begun_by)}
     keepers = {one for one, (part, _) in found.items() if part == "keeper"}
     return {one: "rank" if begun_by in keepers else part for one, (part, begun_by) in found.items()}
 

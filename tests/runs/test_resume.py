@@ -16,6 +16,7 @@ import pytest
 
 from gradconform.cli import main
 from gradconform.reading.record_file import read_run
+from tests.command_process import COMMAND_OF_A_WORKER
 
 Judged = Callable[..., Any]
 Target = Callable[[str], str]
@@ -23,13 +24,14 @@ Target = Callable[[str], str]
 CHECKS = "full.gradients.conv2d", "full.gradients.linear-3d", "full.gradients.mlp", "full.gradients.residual"
 
 #: Kills the run, not the worker, in the third check, once the run has written that it began.
-KILLS_THE_RUN = """
+KILLS_THE_RUN = f"""
+{COMMAND_OF_A_WORKER}
 def trouble(outputs):
     if calls == 5 and not os.path.exists("struck"):
         open("struck", "w").close()
         while open("run.ndjson").read().count('"started"') < 3:
             time.sleep(0.01)
-        os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(command_of_this_worker(), signal.SIGKILL)
         time.sleep(1000)
 """
 
