@@ -73,7 +73,8 @@ def typed(*names: str) -> RunOptions:
     for name in names:
         flag = [] if name == "target" else [OPTIONS[name].flag]
         words += [*flag, *([] if TYPED[name] is None else [TYPED[name]])]
-    return options_of(parser().parse_args(words))
+    found: RunOptions = options_of(parser().parse_args(words), RunOptions)
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,7 +87,7 @@ def test_each_option_is_kept_in_records_resume_replay_and_workers(name: str) -> 
 
     header = Header(report={"options": written}, places=())
     again = parser().parse_args(["run", "--resume", "run.ndjson"])
-    assert resumed_options(again, RecordedRun(path=Path("run.ndjson"), header=header)) == asked
+    assert resumed_options(again, RecordedRun(path=Path("run.ndjson"), header=header), RunOptions) == asked
 
     report = Report(profile="quick", target={}, environment={}, seed=20, manifest=1, planned=1, options=written)
     assert replayed(report) == asked
