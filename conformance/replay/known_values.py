@@ -130,5 +130,5 @@ def _loss(trial: Trial) -> dict[str, Any]:
     if not any(action.misuse for action in trial.actions):
         found["output_grads is not None"] = True
         if not trial.chain:
-            found["_mirrors(as_tuple(outputs), output_grads)"] = True
+            found["held.keys() == given.keys()"] = True
     return found
