@@ -98,16 +98,12 @@ def _seed() -> None:
 
 
 class _Server:
-    """The process that imports and forks. ``children`` are its forks, each with the socket for its exit code.
-
-    ``threads`` is the number of threads that torch would use, None as long as it is not imported.
-    """
+    """The process that imports and forks. ``children`` are its forks, each with the socket for its exit code."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
         self._children: dict[int, socket.socket] = {}
         self._unfit = ""
-        self.threads: int | None = None
         self._ended, self._wakes = os.pipe()
         for file in (self._ended, self._wakes):
             os.set_blocking(file, False)
@@ -151,20 +147,12 @@ class _Server:
             with imports_uncollected():
                 for name in missing:
                     importlib.import_module(name)
-                    self._use_one_thread()
             self._unfit = _unfit()
         except BaseException as error:  # noqa: BLE001 (a new interpreter raises it again, and reports it)
             self._unfit = f"{type(error).__name__} at import"
         finally:
             faulthandler.unregister(STACK_SIGNAL)
         gc.freeze()
-
-    def _use_one_thread(self) -> None:
-        """Let torch compute in one thread once it is imported: OpenMP's pool of more threads would outlive a fork."""
-        torch = sys.modules.get("torch")
-        if torch is not None and self.threads is None:
-            self.threads = torch.get_num_threads()
-            torch.set_num_threads(1)
 
     def _fork(self) -> int:
         sys.stdout.flush()
@@ -180,8 +168,6 @@ class _Server:
             os.close(file)
         for reports in (self._orders, *self._children.values()):
             reports.close()
-        if self.threads is not None:
-            sys.modules["torch"].set_num_threads(self.threads)
 
     def _report_ends(self) -> None:
         """Report the exit codes of the forks that have ended."""
