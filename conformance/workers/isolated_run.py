@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 #: The run stops after this many workers in a row that ended while running no check.
 _MAX_EARLY_ENDS = 3
 
-#: The slow modules that each worker needs.
+#: The slow modules that each worker needs, but for the contract's: it computes at import, and then OpenMP has threads.
 _IMPORTS = (
-    *TORCH, "gradconform.contract.areas", "gradconform.devices.prepared", "gradconform.reference.autograd",
+    *TORCH, "gradconform.devices.prepared", "gradconform.reference.autograd",
     "gradconform.run.run",
 )  # fmt: skip
 
