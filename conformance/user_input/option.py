@@ -192,11 +192,11 @@ class OptionValues:
         given = {name: value for name, value in values.items() if name != "command"}
         wrong = sorted({*given} ^ {*cls.OPTIONS})
         if values.get("command", "") != cls.COMMAND or wrong:
-            command = f"gradconform {cls.COMMAND or 'run'}"
+            of = f"'gradconform {cls.COMMAND}'" if cls.COMMAND else "the run"
             differing = [f"{name} is {'missing' if name in cls.OPTIONS else 'unknown'}" for name in wrong]
             differing = differing or [f"they are of {values.get('command')!r}"]
             msg = (
-                f"the options do not fit {command!r} of this version of gradconform: {', '.join(differing)}; "
+                f"the options of {of} do not fit this version of gradconform: {', '.join(differing)}; "
                 f"expected {', '.join(cls.OPTIONS)}"
             )
             raise SelectionError(msg)
