@@ -24,7 +24,6 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 
 html_theme = "furo"
