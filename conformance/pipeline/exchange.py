@@ -32,7 +32,8 @@ class Job:
 
     ``timeout`` is in seconds, per case; :meth:`limit` gives longer limits of some cases. The target is torch's three
     functions, or, with ``runtime``, an object that runs whole steps. With ``fixed``, the right split is put into torch.
-    ``plugins`` are modules that make the device usable; ``backend`` is the ranks' communication backend.
+    ``plugins`` are modules that make the device usable; ``backend`` is the ranks' communication backend. ``process`` is
+    the module that a rank runs.
     """
 
     target: str
@@ -45,6 +46,7 @@ class Job:
     fixed: bool = False
     plugins: tuple[str, ...] = ()
     backend: str = "gloo"
+    process: str = "gradconform.pipeline.rank_process"
 
     def limit(self, case: Case | StepCase) -> float:
         """Return the time limit of a case in seconds."""
@@ -75,7 +77,8 @@ class Outcome:
     """The outcome of one case on one rank.
 
     ``raised`` is an exception with its traceback, ``cause`` its first cause in a line, ``at`` the time then in seconds.
-    ``unsupported`` is the reason why it was not tried.
+    ``unsupported`` is the reason why it was not tried. ``refused`` is a mistake of the user's input that only the ranks
+    can see, which ends the run.
     """
 
     case: str
@@ -88,6 +91,7 @@ class Outcome:
     cause: str = ""
     at: float = 0.0
     unsupported: str | None = None
+    refused: str | None = None
 
     def to_line(self) -> str:
         """Return the outcome as one line of JSON."""

@@ -28,9 +28,6 @@ from .start_folder import Start, ended_all
 
 _PERIOD_S = 0.02
 
-#: The module that a rank runs; its import takes seconds.
-_PROCESS = "gradconform.pipeline.rank_process"
-
 
 def keep(folder: Path, here: int) -> None:
     """Start the ranks of this machine at each start of all ranks, until no start follows."""
@@ -69,7 +66,7 @@ def _import_for_ranks(start: Start) -> None:
     A collection would scan all of torch, and copy the pages that the ranks share.
     """
     with imports_uncollected():
-        importlib.import_module(_PROCESS)
+        importlib.import_module(start.process)
         if start.compiles:
             with suppress(Exception):  # each case reports why nothing compiles here
                 importlib.import_module("torch").compile(run)  # imports the compiler; a call would compile
@@ -103,7 +100,7 @@ def _begin(start: Start, rank: int, keeper: int) -> None:
 def run(start: Start) -> None:
     """Run this rank, and end this process."""
     try:
-        importlib.import_module(_PROCESS).run_rank(start)
+        importlib.import_module(start.process).run_rank(start)
     except BaseException:  # noqa: BLE001 (a fork must not run the keeper's code)
         traceback.print_exc()
         sys.stderr.flush()

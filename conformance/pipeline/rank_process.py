@@ -6,23 +6,18 @@ At a stack request or a fatal error, it also writes ``rank-R.stack``.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
 
 from gradconform.adapter import UnsupportedError
-from gradconform.devices.dtypes import dtype_named
-from gradconform.devices.registry import load_plugins
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, error_ratios_in, findings_in
@@ -37,8 +32,9 @@ from gradconform.torch_releases.pipelining import EVALUATION, connect, wait_for_
 from gradconform.user_input.values import current_folder_first
 
 from .cases import BY_NAME, Case
-from .cpu_copies import HOST_COPIES, register_host_copies
-from .exchange import Job, Marker, Outcome
+from .cpu_copies import HOST_COPIES
+from .exchange import Job, Outcome
+from .joined_rank import JoinedRank
 from .start_folder import JOB, Start
 from .torch_runtime import make_schedule, make_stages, put_under_test
 from .training_step.composition import StepCase, unclaimed_values
@@ -46,33 +42,14 @@ from .training_step.on_rank import Place, judged_step, lacking
 from .training_step.runtimes import TORCH, runtime_named
 from .whole_model import Seen, findings_of, make_batch, make_stage, run_whole_model, stage_cases
 
-#: The extra time for which other ranks wait for a hanging rank, so that it is the one that is ended.
-_PATIENCE_S = 10
 
-
-class RankProcess:
+class RankProcess(JoinedRank):
     """One rank with all its cases."""
 
     def __init__(self, job: Job, start: Start) -> None:
         """Join the process group and install the target."""
-        self.job, self.folder = job, start.folder
-        self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
-        self.marker.note("joining the process group")
-        self.device = _device_of(job.device, job.plugins, int(os.environ["LOCAL_RANK"]))
-        self.dtype = dtype_named(job.dtype)
-        patience = timedelta(seconds=max(map(job.limit, job.cases)) + _PATIENCE_S)
-        store, rank, ranks = next(rendezvous("env://", timeout=patience))
-        if job.backend == HOST_COPIES:
-            register_host_copies(self.device.type)
-        dist.init_process_group(
-            job.backend,
-            # The store holds the entries of earlier starts' ranks.
-            store=dist.PrefixStore(start.folder.name, store),  # type: ignore[attr-defined] # torch's documentation has it
-            rank=rank,
-            world_size=ranks,
-            timeout=patience,
-        )
+        super().__init__(job, start)
+        self.job = job
         # Every rank makes every group, as torch requires.
         self.alone = [dist.new_group([rank]) for rank in range(self.ranks)][self.rank]
         self.functions: Mapping[str, Callable[..., Any]] = {}
@@ -88,34 +65,9 @@ class RankProcess:
         if job.fixed:
             install()
 
-    def run(self) -> None:
-        """Run every case and write its outcome; end the process if one raises, since the others wait for it."""
-        outcomes = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
-        for case in self.job.cases:
-            self.marker.begin(case.id)
-            outcome = self._outcome(case)
-            outcomes.write(outcome.to_line())
-            outcomes.flush()
-            if outcome.raised is not None:
-                os._exit(1)
-            self.marker.note("the end of the case")
-            self._share(outcome)
-        self.marker.begin("")
-        self.marker.note("leaving the process group")
-        # A DistributedDataParallel reducer that outlives its group hangs: as its last owner, it joins gloo's threads
-        # while it holds the GIL, and one of them may need the GIL to free a tensor.
-        gc.collect()
-        dist.destroy_process_group()
-
-    def _share(self, outcome: Outcome) -> None:
-        """Wait for the other ranks, and record the outcomes of other machines: each machine reports all of them."""
-        lines: list[str] = [""] * self.ranks
-        dist.all_gather_object(lines, outcome.to_line())
-        here = int(os.environ["LOCAL_WORLD_SIZE"])
-        if int(os.environ["LOCAL_RANK"]) == 0:
-            for rank in set(range(self.ranks)) - set(range(self.rank, self.rank + here)):
-                with (self.folder / f"rank-{rank}.ndjson").open("a", encoding="utf-8") as file:
-                    file.write(lines[rank])
+    def outcomes_of(self, case: Case | StepCase) -> list[Outcome]:
+        """Return the outcome of a case."""
+        return [self._outcome(case)]
 
     def _outcome(self, case: Case | StepCase) -> Outcome:
         started = time.perf_counter()
@@ -225,24 +177,11 @@ def _stages_in(row: tuple[str, ...]) -> list[int]:
     return sorted({placed.action.stage for placed in placed_actions([row])[0]})
 
 
-def _device_of(name: str, plugins: tuple[str, ...], local_rank: int) -> torch.device:
-    """Return this rank's device: if a user names no index, the ranks of a machine take the indices in turn."""
-    load_plugins(plugins, tuple({name.partition(":")[0]} - {"cpu"}))
-    device = torch.device(name)
-    if device.type == "cpu":
-        return device
-    index: int | None = device.index  # torch types it as an int
-    module = torch.get_device_module(device)
-    here = torch.device(device.type, local_rank % module.device_count() if index is None else index)
-    if hasattr(module, "set_device"):  # code that names no index then uses this one, as under torchrun
-        module.set_device(here)
-    return here
-
-
 def run_rank(start: Start) -> None:
     """Run the job of a start."""
     folder = start.folder
     torch.set_num_threads(1)
     with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
         write_stacks_to(stacks)
-        RankProcess(Job.from_json((folder / JOB).read_text(encoding="utf-8")), start).run()
+        process = RankProcess(Job.from_json((folder / JOB).read_text(encoding="utf-8")), start)
+        process.run(process.job.cases, process.outcomes_of)

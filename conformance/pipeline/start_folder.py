@@ -41,6 +41,11 @@ class Start:
         return bool(json.loads((self.folder / JOB).read_text(encoding="utf-8"))["device"] == "cpu")
 
     @property
+    def process(self) -> str:
+        """The module whose ``run_rank`` a rank runs; its import takes seconds."""
+        return str(json.loads((self.folder / JOB).read_text(encoding="utf-8"))["process"])
+
+    @property
     def compiles(self) -> bool:
         """Whether a case of the job is a training step with compiled stages."""
         cases = json.loads((self.folder / JOB).read_text(encoding="utf-8"))["cases"]

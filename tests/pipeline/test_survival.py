@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.launch import Machines, _Ranks
+from gradconform.pipeline.ranks import Machines, Ranks
 from gradconform.pipeline.start_folder import Start
 from gradconform.pipeline.training_step.composition import step_cases
 from gradconform.process.worker import Exit, Worker
@@ -174,7 +174,6 @@ from pathlib import Path
 from gradconform.pipeline import rank_keeper
 from gradconform.pipeline.start_folder import Start
 
-rank_keeper._PROCESS = "os"  # nothing slow
 rank_keeper.run = lambda start: exec(sys.argv[2 + int(os.environ["RANK"])])
 rank_keeper._follow(Start(Path(sys.argv[1]), 0), 2)
 """
@@ -193,12 +192,13 @@ class Launcher:
 
 def test_a_stopped_rank_does_not_delay_the_verdict_on_a_rank_that_raised(tmp_path: Path) -> None:
     start = Start(tmp_path, 0)
-    start.begin(Job(target="", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=600.0).to_json())
+    nothing_slow: dict[str, Any] = {"timeout": 600.0, "process": "os"}
+    start.begin(Job(target="", cases=(CASE,), device="cpu", dtype="float32", seed=0, **nothing_slow).to_json())
     does = ["os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"]
     alone = {**os.environ, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path), *does], env=alone)
     launcher = cast("Worker", Launcher())
-    ended = _Ranks(launcher, start, Machines(ranks=2), 600.0).ended(CASE)
+    ended = Ranks(launcher, start, Machines(ranks=2), 600.0).ended(CASE)
     assert keeper.wait() == 0
     assert start.exits() == {0: 1, 1: None}
     assert ended.codes == {0: 1}

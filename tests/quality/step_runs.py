@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.launch import run_pipeline
+from gradconform.pipeline.ranks import Machines
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.results import Result
 

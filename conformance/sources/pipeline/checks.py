@@ -14,8 +14,9 @@ from gradconform.fixtures.schedules.from_torch import NAMES
 from gradconform.pipeline.cases import Case, cases_of, clauses_of, lacking
 from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.exchange import Job
-from gradconform.pipeline.launch import Machines, run_pipeline
+from gradconform.pipeline.launch import run_pipeline
 from gradconform.pipeline.placement import backend_for
+from gradconform.pipeline.ranks import Machines
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.run.prepared_run import Planned, PreparedRun
