@@ -190,6 +190,24 @@ class Mistake(Enum):
     NOT_CLIPPED = "not clipped"
     CLIPPED_BY_OTHER_NORM = "clipped with the norm {c.factors[0]:.6g}; the right norm is {c.factors[1]:.6g}"
     BATCHES_COUNTED = "{c.counts[0]} batches were counted; there were {c.counts[1]}"
+    # A tensor of a sharded stage is wrong on some ranks of its mesh.
+    NOT_SUMMED_OVER = "never summed over {names}: each rank has only its own contribution"
+    TIMES_SIZE_OF = "{c.counts[0]} times the right value: multiplied by the size of {names}, or summed over it again"
+    DIVIDED_BY_SIZE_OF = "1/{c.counts[0]} of the right value: divided by the size of {names}"
+    ONE_RANK_HAS_IT = "only {ranks} {has} it; the others have {c.names[0]}"
+    SUMMED_OVER_OTHER = "summed over {c.names[0]} instead of {c.names[1]}"
+    PARTS_SUMMED = "summed over {names}, although each rank there has another part"
+    PART_OF_OTHER_RANK = "rank {c.slots[0]} has the part of rank {c.slots[1]}"
+    RANK_MISSING = "the contribution of rank {c.slots[0]} of {names} is missing"
+    MEAN_OF_RANKS = "the mean of the ranks' means instead of the mean over all tokens"
+    RANKS_SCALED = "scaled by another factor on each rank: {factors}"
+    COPIES_DIFFER = "the copies differ by rounding: each rank computes its own instead of receiving one"
+    COPIES_DRIFT = "the copies had equal gradients in the first step, and differ after three"
+    NORM_COUNTS_COPIES = "the norm counts parameters that several ranks have {c.counts[0]} times"
+    NORM_OF_OWN_RANK = "the norm includes only the parts of its own rank"
+    NORM_LEAVES_OUT = "the norm leaves out {names}"
+    NORM_COUNTS = "the norm counts {names} {c.counts[0]} times"
+    NORM_TIMES_ROOT = "the norm is the square root of {c.counts[0]}, the size of {names}, times too large"
     # One mistake, made in every action of a kind: plain autograd with it shows the same values.
     STANDING_KEPT = "in {names}, nothing is added to a gradient that is already there"
     MATRICES_KEPT = (
@@ -328,6 +346,9 @@ def _words(cause: Cause) -> dict[str, str]:
         "several": "; ".join(inner),
         "either": "; or ".join([*inner[:1], *also]),
         "rules": ", or ".join(inner),
+        "ranks": numbered("rank", cause.slots),
+        "has": "has" if len(cause.slots) == 1 else "have",
+        "factors": ", ".join(f"{factor:.4g}" for factor in cause.factors),
     }
 
 

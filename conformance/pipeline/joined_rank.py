@@ -33,6 +33,8 @@ class JoinedRank:
     def __init__(self, job: Any, start: Start) -> None:
         """Join the process group."""
         self.folder = start.folder
+        #: The group of the kit's own messages between cases; None is the group of all ranks.
+        self.apart: dist.ProcessGroup | None = None
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
         self.marker.note("joining the process group")
@@ -74,7 +76,7 @@ class JoinedRank:
     def _share(self, lines: str) -> None:
         """Wait for the other ranks, and record the outcomes of other machines: each machine reports all of them."""
         everything: list[str] = [""] * self.ranks
-        dist.all_gather_object(everything, lines)
+        dist.all_gather_object(everything, lines, group=self.apart)
         here = int(os.environ["LOCAL_WORLD_SIZE"])
         if int(os.environ["LOCAL_RANK"]) == 0:
             for rank in set(range(self.ranks)) - set(range(self.rank, self.rank + here)):

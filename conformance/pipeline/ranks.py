@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
+from gradconform.user_input.values import SelectionError
 
 from .exchange import Mark, Outcome, read_mark, read_outcomes, remove
 from .start_folder import Start, end_all
@@ -69,6 +70,19 @@ class Machines:
     endpoint: str = "localhost:0"
     run: str = ""
 
+    @classmethod
+    def of(cls, options: Any, ranks: int, number: int | None = None) -> Machines:
+        """Return the machines that options name, for a number of ranks.
+
+        Runs of other numbers of ranks, each with its ``number``, meet at ports counted from the given one: a machine
+        that is still finishing may hold the previous port.
+        """
+        found = cls(ranks=ranks, machines=options.nnodes, endpoint=options.rdzv_endpoint, run=options.rdzv_id)
+        if options.nnodes > 1 and number is not None:
+            host, _, port = found.endpoint.rpartition(":")
+            found = replace(found, endpoint=f"{host}:{int(port) + number}", run=f"{found.run}-{ranks}")
+        return found
+
     @property
     def here(self) -> int:
         """Return the number of ranks on this machine."""
@@ -84,6 +98,19 @@ class Machines:
             "rdzv_endpoint": self.endpoint,
             "local_addr": None if self.machines > 1 else "localhost",
         }
+
+
+def refuse_machines(options: Any, ranks: int, what: str) -> None:
+    """Raise if the machines cannot have equal numbers of ranks, or have no endpoint to meet at."""
+    if ranks % options.nnodes:
+        msg = f"{what} cannot be divided evenly by --nnodes {options.nnodes}; change one of the numbers"
+        raise SelectionError(msg)
+    host, _, port = options.rdzv_endpoint.rpartition(":")
+    if options.nnodes > 1 and not (host and port.isdecimal() and int(port)):
+        where = "a machine and a free port on it"
+        got = repr(options.rdzv_endpoint)
+        msg = f"--nnodes {options.nnodes} requires --rdzv-endpoint HOST:PORT, {where}; got {got}"
+        raise SelectionError(msg)
 
 
 class Launcher:
@@ -234,8 +261,12 @@ class Ranks:
         return {rank: mark for rank, mark in found.items() if mark is not None}
 
     def _outcomes(self, case: RankCase) -> list[Outcome]:
+        return self.outcomes(case.id)
+
+    def outcomes(self, name: str) -> list[Outcome]:
+        """Return what the ranks wrote under an id."""
         files = (self.start.folder / f"rank-{rank}.ndjson" for rank in range(self.machines.ranks))
-        return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == case.id]
+        return [outcome for file in files for outcome in read_outcomes(file) if outcome.case == name]
 
     def _words(self, rank: int) -> str:
         """Return the last lines on standard error of a rank, or else of the keeper or the launcher."""

@@ -19,7 +19,12 @@ from .source import CommandSource, Source
 NAMES = ("schedules", "stages", "operations", "blocks", "settings", "faults")
 
 #: The sources with a command of their own, by the command.
-COMMANDS = {"pipeline": "pipeline", "schedule-text": "schedule_text", "stage-objects": "stage_objects"}
+COMMANDS = {
+    "pipeline": "pipeline",
+    "sharded": "sharded",
+    "schedule-text": "schedule_text",
+    "stage-objects": "stage_objects",
+}
 
 #: The package of the folders.
 FOLDER = "gradconform.sources"

@@ -16,7 +16,7 @@ from gradconform.pipeline.cpu_copies import HOST_COPIES
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.launch import run_pipeline
 from gradconform.pipeline.placement import backend_for
-from gradconform.pipeline.ranks import Machines
+from gradconform.pipeline.ranks import Machines, refuse_machines
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.runtimes import TORCH
 from gradconform.run.prepared_run import Planned, PreparedRun
@@ -44,7 +44,7 @@ def _schedules(options: PipelineOptions) -> PreparedRun:
         msg = "--profile selects training steps, but --schedule runs schedules instead; omit one of them"
         raise SelectionError(msg)
     ranks = options.ranks or 2
-    _refuse_machines(options, ranks, f"--ranks {ranks}")
+    refuse_machines(options, ranks, f"--ranks {ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
     backend = _backend(options, ranks)
     target = _described(look_at(options.target, steps=False), fixed=options.fixed)
@@ -98,7 +98,7 @@ def _training_steps(options: PipelineOptions) -> PreparedRun:
     )
     sizes = sorted({case.composition.ranks for case in planned.selected(options) if isinstance(case, StepCase)})
     for ranks in sizes:
-        _refuse_machines(options, ranks, f"training steps on {ranks} ranks")
+        refuse_machines(options, ranks, f"training steps on {ranks} ranks")
     backend = _backend(options, sizes[-1])
     what = f"training steps on {listed(list(map(str, sizes)))} ranks"
     work = _Work(options, cases, ranks=None, dtype=dtype, backend=backend, runtime=facts["runtime"])
@@ -161,17 +161,9 @@ class _Work:
         Machines meet at a separate port for each number of ranks, counted from the given one: a machine that is still
         finishing may hold the previous port.
         """
-        host, _, port = self._options.rdzv_endpoint.rpartition(":")
         cases = [case for case in self._cases if case.id in wanted]
         for number, (ranks, some) in enumerate(groupby(cases, key=self._ranks_of)):
-            machines = Machines(
-                ranks=ranks,
-                machines=self._options.nnodes,
-                endpoint=self._options.rdzv_endpoint,
-                run=self._options.rdzv_id,
-            )
-            if self._options.nnodes > 1 and self._ranks is None:
-                machines = replace(machines, endpoint=f"{host}:{int(port) + number}", run=f"{machines.run}-{ranks}")
+            machines = Machines.of(self._options, ranks, None if self._ranks is not None else number)
             stopped = run_pipeline(replace(self._job, cases=tuple(some)), machines, on_result, on_start)
             if stopped is not None:
                 return stopped
@@ -189,16 +181,3 @@ def _lacking(names: list[str]) -> dict[str, str]:
     if any(name.endswith(".csv") for name in names):
         require(torch_pipelining.RUNTIME, torch_pipelining.LOAD_CSV)
     return absent
-
-
-def _refuse_machines(options: PipelineOptions, ranks: int, what: str) -> None:
-    """Raise if the machines cannot have equal numbers of ranks, or have no endpoint to meet at."""
-    if ranks % options.nnodes:
-        msg = f"{what} cannot be divided evenly by --nnodes {options.nnodes}; change one of the numbers"
-        raise SelectionError(msg)
-    host, _, port = options.rdzv_endpoint.rpartition(":")
-    if options.nnodes > 1 and not (host and port.isdecimal() and int(port)):
-        where = "a machine and a free port on it"
-        got = repr(options.rdzv_endpoint)
-        msg = f"--nnodes {options.nnodes} requires --rdzv-endpoint HOST:PORT, {where}; got {got}"
-        raise SelectionError(msg)

@@ -1,0 +1,384 @@
+"""Compares what all ranks of a sharded stage have with the whole stage, a kind of check at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform.diagnosis.cause import Cause, Mistake, numbered
+from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_norm, of_tensor
+from gradconform.drive.reference64 import widen
+from gradconform.judge.finding import BIT_EQUAL, Finding, Judged, Measured
+from gradconform.judge.values import Known, compare
+from gradconform.results import Sort
+from gradconform.tolerance import Partials, floor_factor, sizes
+from gradconform.trees import equal
+from gradconform.trial.mesh import Mesh
+
+from .cases import Row
+from .collectives import mismatch
+from .layout import Layout, averages, part_or_refuse, partial_dims
+from .on_rank import Boundary, Shown, output_layout
+from .parts import Part, Parts
+from .stage import DescriptionError
+from .whole import Oracle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    """One tensor of the whole stage, and each rank's part of it: what it has, and the positions of the elements."""
+
+    sort: Sort
+    where: str
+    action: str
+    whole: Tensor | None
+    wide: Tensor | None
+    got: Sequence[tuple[int, Tensor | None, Tensor]]
+    partials: Partials = field(default_factory=Partials)
+    terms: Callable[[], Partials] | None = None
+    before: Mapping[int, Tensor] = field(default_factory=dict)
+    zeros_for_none: bool = False
+
+
+class Judge:
+    """All ranks of one row against the whole stage."""
+
+    def __init__(  # noqa: PLR0913 (a row, and what all ranks and the whole stage show)
+        self,
+        stage: Any,
+        words: str,
+        *,
+        mesh: Mesh,
+        row: Row,
+        oracle: Oracle,
+        shown: Sequence[Shown],
+        parts: Sequence[Parts],
+        whole: nn.Module,
+    ) -> None:
+        """Store what is compared; nothing is computed before it is needed."""
+        self._words, self._mesh, self._row, self._oracle = words, mesh, row, oracle
+        self._shown, self._parts, self._whole = shown, parts, whole
+        self._boundary = Boundary.of(stage, words, mesh, len(oracle.args))
+        self._causes: dict[str, Cause | None] = {}
+
+    def judged(self, kind: str) -> Judged:
+        """Yield the findings and measurements of a kind of check."""
+        judges: Mapping[str, Callable[[], Judged]] = {
+            "program": self._program,
+            "outputs": self._outputs,
+            "input-gradients": self._input_grads,
+            "gradients": self._gradients,
+            "copies": self._copies,
+            "steps": self._steps,
+            "norm": self._norm,
+            "buffers": self._buffers,
+        }
+        return judges[kind]()
+
+    def _program(self) -> Judged:
+        differs = mismatch([one.calls for one in self._shown], self._mesh)
+        if differs:
+            yield Finding("error", "the collectives", "the program", differs)
+
+    def _outputs(self) -> Judged:
+        plain, wide = self._oracle.plain.outputs, self._oracle.wide.outputs
+        reported: set[int] = set()
+        for mb, outputs in enumerate(plain):
+            for place, whole in enumerate(outputs):
+                layout = self._layout_of_output(place)
+                got = [
+                    (
+                        rank,
+                        self._shown[rank].outputs[mb][place],
+                        self._positions(whole, layout, rank, f"output {place}"),
+                    )
+                    for rank in range(self._mesh.ranks)
+                ]
+                tensor = _Tensor(
+                    sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got
+                )
+                yield from self._once(place, reported, self._compared(tensor, layout))
+
+    def _layout_of_output(self, place: int) -> Layout:
+        found = self._shown[0].output_layouts[place]
+        return output_layout(self._boundary, self._mesh, place, self._words) if found is None else found
+
+    def _input_grads(self) -> Judged:
+        plain, wide = self._oracle.plain.input_grads, self._oracle.wide.input_grads
+        reported: set[int] = set()
+        for mb, grads in enumerate(plain):
+            for slot, whole in enumerate(grads):
+                arg = self._oracle.args[slot]
+                if not isinstance(arg, Tensor):
+                    continue
+                layout = self._boundary.arg_grads[slot]
+                got = [
+                    (
+                        rank,
+                        self._shown[rank].input_grads[mb][slot],
+                        self._positions(arg, layout, rank, f"argument {slot}"),
+                    )
+                    for rank in range(self._mesh.ranks)
+                ]
+                tensor = _Tensor(
+                    sort="input gradient", where=f"input {slot}", action=f"B{mb}", whole=whole, wide=wide[mb][slot],
+                    got=got, terms=lambda mb=mb, slot=slot: self._oracle.terms_of_input(mb, slot), zeros_for_none=True,
+                )  # fmt: skip
+                yield from self._once(slot, reported, self._compared(tensor, layout))
+
+    def _once(self, place: int, reported: set[int], judged: Judged) -> Judged:
+        """Yield only the first finding on one place, and all measurements."""
+        for seen in judged:
+            if isinstance(seen, Finding):
+                if place in reported:
+                    continue
+                reported.add(place)
+            yield seen
+
+    def _gradients(self) -> Judged:
+        for name in self._names:
+            for seen in self._compared(self._gradient(name)):
+                if isinstance(seen, Finding):
+                    self._causes[name] = seen.cause
+                yield seen
+
+    def _gradient(self, name: str) -> _Tensor:
+        plain, wide = self._oracle.plain, self._oracle.wide
+        before = {rank: self._shown[rank].local.get(own) for rank, own, _ in self._owners(name)}
+        return _Tensor(
+            sort="parameter gradient",
+            where=name,
+            action="the first step",
+            whole=plain.grads[name],
+            wide=wide.grads[name],
+            got=[(rank, self._shown[rank].grads[own], part.positions) for rank, own, part in self._owners(name)],
+            partials=plain.partials[name],
+            terms=lambda: self._oracle.terms_of_param(name),
+            before={rank: widen(one) for rank, one in before.items() if one is not None},
+        )
+
+    def _steps(self) -> Judged:
+        plain, wide = self._oracle.plain, self._oracle.wide
+        for name in self._names:
+            owners = self._owners(name)
+            tensor = _Tensor(
+                sort="parameter", where=name, action="three steps of SGD", whole=plain.params[name],
+                wide=wide.params[name], partials=sizes([plain.params[name]]),
+                got=[(rank, self._shown[rank].params[own], part.positions) for rank, own, part in owners],
+            )  # fmt: skip
+            cause = self._cause_of_gradient(name)
+            yield from (
+                replace(seen, cause=cause or self._cause_of_norm) if isinstance(seen, Finding) else seen
+                for seen in self._compared(tensor)
+            )
+
+    def _cause_of_gradient(self, name: str) -> Cause | None:
+        """Return the cause of a parameter's wrong gradient, None if it is right."""
+        if name not in self._causes:
+            found = [seen for seen in self._compared(self._gradient(name)) if isinstance(seen, Finding)]
+            self._causes[name] = found[0].cause if found else None
+        return self._causes[name]
+
+    def _buffers(self) -> Judged:
+        plain, wide = self._oracle.plain.buffers, self._oracle.wide.buffers
+        names: dict[str, list[tuple[int, str, Part]]] = defaultdict(list)
+        for rank, parts in enumerate(self._parts):
+            for own, part in parts.buffers.items():
+                names[part.whole].append((rank, own, part))
+        for name, owners in names.items():
+            got = [(rank, self._shown[rank].buffers[own], part.positions) for rank, own, part in owners]
+            tensor = _Tensor(
+                sort="buffer", where=name, action="the first step", whole=plain[name], wide=wide[name], got=got
+            )
+            yield from self._compared(tensor)
+
+    def _copies(self) -> Judged:
+        """Yield the copies of a parameter that differ in a bit, in gradient or value."""
+        for name in self._names:
+            groups: dict[tuple[object, ...], list[tuple[int, str]]] = defaultdict(list)
+            for rank, own, part in self._owners(name):
+                groups[part.key].append((rank, own))
+            for same in groups.values():
+                found = self._differing(name, same) if len(same) > 1 else None
+                if found is not None:
+                    yield found
+                    break
+                if len(same) > 1:
+                    yield BIT_EQUAL
+
+    def _differing(self, name: str, same: Sequence[tuple[int, str]]) -> Finding | None:
+        for action, read in (
+            ("the first step", lambda rank, own: self._shown[rank].grads[own]),
+            ("three steps of SGD", lambda rank, own: self._shown[rank].params[own]),
+        ):
+            first_rank, first = same[0]
+            one = read(first_rank, first)
+            for rank, own in same[1:]:
+                other = read(rank, own)
+                if (one is None) != (other is None) or (one is not None and not equal(one, other)):
+                    text = f"expected equal copies on ranks {first_rank} and {rank}, got {_difference(one, other)}"
+                    drift = action != "the first step"
+                    own_cause = Cause(Mistake.COPIES_DRIFT if drift else Mistake.COPIES_DIFFER)
+                    cause = self._cause_of_gradient(name) or (self._cause_of_norm if drift else None) or own_cause
+                    sort: Sort = "parameter" if drift else "parameter gradient"
+                    return Finding("mismatch", name, action, text, cause=cause, sort=sort)
+        return None
+
+    def _norm(self) -> Judged:
+        right = self._oracle.wide.norm
+        eps = torch.finfo(next(iter(self._oracle.plain.params.values())).dtype).eps
+        bound = 2.0 * abs(self._oracle.plain.norm - right) + 4.0 * floor_factor(self._dtype) * eps * right
+        norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
+        wrong = [rank for rank, norm in norms.items() if not abs(norm - right) <= bound]
+        for norm in norms.values():
+            if not wrong:
+                yield Measured(abs(norm - right) / bound if bound else 0.0)
+        if wrong:
+            worst = max(wrong, key=lambda rank: abs(norms[rank] - right))
+            error = abs(norms[worst] - right)
+            text = (
+                f"on {numbered('rank', wrong)}: expected {right:.9g}, got {norms[worst]:.9g}; error {error:.3g}, "
+                f"bound {bound:.3g}, error/bound {error / bound if bound else float('inf'):.3g}"
+            )
+            yield Finding("mismatch", "the norm", "the first step", text, error, bound, None, self._cause_of_norm)
+
+    @cached_property
+    def _cause_of_norm(self) -> Cause | None:
+        norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
+        wide = self._oracle.wide
+        eps = torch.finfo(self._dtype).eps
+        if not norms or all(abs(norm - wide.norm) <= 64.0 * eps * wide.norm for norm in norms.values()):
+            return None
+        for name in self._names:  # the norm of wrong gradients is wrong as well
+            if (cause := self._cause_of_gradient(name)) is not None:
+                return cause
+        parts: list[NormPart] = []
+        for name in self._names:
+            grad = wide.grads[name]
+            if grad is None:
+                continue
+            own = {rank: float(part.of(grad).square().sum()) for rank, _, part in self._owners(name)}
+            elements = sum(part.positions.numel() for _, _, part in self._owners(name))
+            parts.append(NormPart(name, float(grad.square().sum()), own, round(elements / max(grad.numel(), 1))))
+        return of_norm(norms, parts, self._mesh, eps)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self._oracle.plain.params.values())).dtype
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The whole stage's parameters, each once, by a name that some rank has."""
+        first: dict[int, str] = {}
+        for name, one in self._whole.named_parameters(remove_duplicate=False):
+            first.setdefault(id(one), name)
+        return list(first.values())
+
+    def _owners(self, name: str) -> list[tuple[int, str, Part]]:
+        """Return the ranks that have a part of a whole parameter, with its name there and the part."""
+        tensor = dict(self._whole.named_parameters(remove_duplicate=False))[name]
+        same = {one for one, other in self._whole.named_parameters(remove_duplicate=False) if other is tensor}
+        return [
+            (rank, own, part)
+            for rank, parts in enumerate(self._parts)
+            for own, part in parts.params.items()
+            if part.whole in same
+        ]
+
+    def _positions(self, whole: Tensor, layout: Layout, rank: int, name: str) -> Tensor:
+        positions = torch.arange(whole.numel(), dtype=torch.float64).reshape(whole.shape)
+        return part_or_refuse(positions, layout, self._mesh, rank, f"{self._words}: {name}").to(torch.int64)
+
+    def _compared(self, tensor: _Tensor, layout: Layout | None = None) -> Judged:
+        """Yield the measurements of a tensor on all ranks, and one finding if it is wrong on some."""
+        summed = partial_dims(layout) if layout is not None else ()
+        got = _sums(tensor, self._mesh, summed, mean=layout is not None and averages(layout)) if summed else tensor.got
+        partials = tensor.partials if tensor.whole is None else tensor.partials.with_(tensor.whole)
+        findings: dict[int, Finding] = {}
+        for rank, own, positions in got:
+            expected = None if tensor.whole is None else Part("", positions).of(tensor.whole)
+            exact = None if tensor.wide is None else Part("", positions).of(tensor.wide)
+            if expected is not None and own is not None and own.shape != expected.shape and tensor.sort == "output":
+                msg = (
+                    f"{self._words}: {tensor.where} has the shape {tuple(own.shape)} on rank {rank}, but its part of "
+                    f"the whole has {tuple(expected.shape)}; correct output_placements"
+                )
+                raise DescriptionError(msg)
+
+            def known(exact: Tensor | None = exact) -> Known:
+                return Known(exact, partials, tensor.terms)
+
+            for seen in compare(
+                tensor.sort, tensor.where, tensor.action, own, expected, known, zeros_for_none=tensor.zeros_for_none
+            ):
+                if isinstance(seen, Finding):
+                    findings.setdefault(rank, seen)
+                else:
+                    yield seen
+        if findings:
+            yield self._on_ranks(tensor, got, findings, partials)
+
+    def _on_ranks(
+        self,
+        tensor: _Tensor,
+        got: Sequence[tuple[int, Tensor | None, Tensor]],
+        findings: Mapping[int, Finding],
+        partials: Partials,
+    ) -> Finding:
+        """Return one finding for all ranks: that of the worst, with the cause."""
+        worst = max(findings, key=lambda rank: findings[rank].error_ratio or 0.0)
+        found = findings[worst]
+        where = "every rank" if len(findings) == self._mesh.ranks else numbered("rank", sorted(findings))
+        cause = self._explain(tensor, got, partials) or found.cause
+        return replace(found, text=f"on {where}: {found.text}", cause=cause)
+
+    def _explain(
+        self, tensor: _Tensor, got: Sequence[tuple[int, Tensor | None, Tensor]], partials: Partials
+    ) -> Cause | None:
+        right_of = tensor.wide
+        if right_of is None:
+            return Cause(Mistake.ZEROS_FOR_NONE) if all(one is None or not one.any() for _, one, _ in got) else None
+        if not right_of.is_floating_point():
+            return None
+        right = {rank: Part("", positions).of(right_of).double() for rank, _, positions in got}
+        over = OverRanks(
+            mesh=self._mesh,
+            got={rank: one for rank, one, _ in got},
+            right=right,
+            eps=torch.finfo(self._dtype).eps,
+            parts=partials.peak,
+            before=tensor.before,
+        )
+        try:
+            return of_tensor(over)
+        except Exception as error:  # noqa: BLE001 (the tensor is wrong, whatever the diagnosis does)
+            return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
+
+
+def _sums(tensor: _Tensor, mesh: Mesh, along: Sequence[str], *, mean: bool) -> list[tuple[int, Tensor | None, Tensor]]:
+    """Return the sum of partial values, on the first rank of each group."""
+    by_rank = {rank: (one, positions) for rank, one, positions in tensor.got}
+    found: list[tuple[int, Tensor | None, Tensor]] = []
+    for group in mesh.groups(along):
+        own = [by_rank[rank][0] for rank in group]
+        given = [one for one in own if one is not None]
+        total: Tensor | None = None
+        if given:
+            total = torch.stack([one.double() for one in given]).sum(0) / (len(group) if mean else 1)
+            total = total.to(given[0].dtype)
+        found.append((group[0], total, by_rank[group[0]][1]))
+    return found
+
+
+def _difference(one: Tensor | None, other: Tensor | None) -> str:
+    if one is None or other is None:
+        return "a tensor on one and None on the other"
+    if one.shape != other.shape:
+        return f"shapes {tuple(one.shape)} and {tuple(other.shape)}"
+    return f"a largest difference of {float((one.double() - other.double()).abs().max()):.3g}"

@@ -1,0 +1,112 @@
+"""Stages spread over ranks, compared with the same stage on one process: ``gradconform sharded``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradconform.run.options import OPTIONS as RUN_OPTIONS
+from gradconform.run.source import CommandSource
+from gradconform.user_input.option import Option, values_class
+from gradconform.user_input.values import count_named, count_read, step_profile_named
+
+_OPTIONS = (
+    Option(
+        name="target",
+        metavar="STAGE",
+        loads_files=True,
+        help="a class with the members of gradconform.ShardedStage, as my_layers.py:ColumnRowMLP",
+    ),
+    Option(
+        name="profile",
+        metavar="PROFILE",
+        unset="quick",
+        read=step_profile_named,
+        check=step_profile_named,
+        help="run quick (each feature once, on the smallest mesh) or standard (every pair of features, on all meshes)",
+    ),
+    RUN_OPTIONS["checks"],
+    Option(
+        name="ranks",
+        metavar="N",
+        unset="those of the stage's meshes",
+        read=count_read,
+        check=count_named("ranks"),
+        help="use only meshes of N ranks",
+    ),
+    Option(
+        name="backward",
+        metavar="TARGET",
+        check=str,
+        unset="plain autograd",
+        loads_files=True,
+        help="run F, B, I and W by a target, named as for 'gradconform run'",
+    ),
+    Option(name="device", metavar="DEVICE", default="cpu", check=str, help="put the stage on DEVICE"),
+    RUN_OPTIONS["device_plugins"],
+    Option(
+        name="ranks_share_device",
+        kind="switch",
+        default=False,
+        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
+    ),
+    Option(name="dtype", metavar="DTYPE", default="float32", check=str, help="run in DTYPE"),
+    RUN_OPTIONS["seed"],
+    Option(
+        name="timeout",
+        metavar="SECONDS",
+        default=60,
+        read=count_read,
+        check=count_named("timeout"),
+        changes="plan",
+        help="stop a row of checks after SECONDS",
+    ),
+    Option(
+        name="nnodes",
+        metavar="N",
+        default=1,
+        read=count_read,
+        check=count_named("nnodes"),
+        help="use N machines; they share the ranks evenly",
+    ),
+    Option(
+        name="rdzv_endpoint",
+        metavar="HOST:PORT",
+        default="localhost:0",
+        check=str,
+        help="let the machines meet at this address, as for torchrun; each larger mesh uses the next port",
+    ),
+    Option(name="rdzv_id", metavar="ID", default="gradconform", check=str, help="give the machines a common run name"),
+    RUN_OPTIONS["shard"],
+    replace(RUN_OPTIONS["waivers"], unset="none"),
+)
+
+
+def _area_of(check: str) -> str:
+    """Return the area of a check: its kind."""
+    return check.rpartition(".")[0]
+
+
+SOURCE = CommandSource(
+    command="sharded",
+    help="""Judge a stage that is spread over ranks.
+
+Run a tensor-parallel, context-parallel or expert-parallel stage on several processes, and compare each rank with the
+whole stage on one process: outputs, gradients, copies, the clipping norm, buffers, and parameters after steps of SGD.
+STAGE is a class that has both forms of the stage, and says how tensors are divided. See docs/my-sharded-stage.md.
+""",
+    examples="""\
+examples:
+  gradconform sharded my_layers.py:ColumnRowMLP
+  gradconform sharded my_layers.py:ColumnRowMLP --profile standard --dtype bfloat16
+  gradconform sharded my_layers.py:ColumnRowMLP --backward mypackage.backward
+  gradconform sharded my_layers.py:ColumnRowMLP --checks 'sharded.gradients.*'
+""",
+    options=_OPTIONS,
+    values=values_class(
+        "ShardedOptions",
+        "The options of ``gradconform sharded``.",
+        {one.name: one for one in _OPTIONS},
+        command="sharded",
+    ),
+    area_of=_area_of,
+)

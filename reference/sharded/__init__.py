@@ -1,0 +1,1 @@
+"""Right sharded stages in several styles, and :mod:`.faults`, right ones with one change each."""
