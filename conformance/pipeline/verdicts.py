@@ -50,7 +50,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class _First:
     """The first rank to end: its failure in words, the details, and how it ended."""
 
     rank: int
@@ -83,7 +83,7 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     An exception of the implementation, or a death or hang during its call, is charged to the target. A failure outside
     it is an error of the environment, and so is the end of all ranks with their launcher.
     """
-    first = first_to_end(ended, job.limit(case))
+    first = _first(ended, job.limit(case))
     marks = ended.marks
     mark = marks.get(first.rank, Mark(action="its start"))
     # If it was raised outside the implementation, only a run with another one can decide who is charged.
@@ -190,7 +190,7 @@ def _known(finding: Mapping[str, Any]) -> tuple[str, str]:
     return kind, str(finding["where"]).removesuffix(NONFINITE)
 
 
-def first_to_end(ended: Ended, timeout: float) -> First:
+def _first(ended: Ended, timeout: float) -> _First:
     """Return the rank that ended first, and how."""
     # A rank that hung raises at most because of the stack request.
     raised = {one.rank: one for one in ended.outcomes if one.raised and one.rank not in ended.hung}
@@ -207,17 +207,17 @@ def first_to_end(ended: Ended, timeout: float) -> First:
         if rank in raised:
             return _raised(raised[rank])
         if rank in ended.hung:
-            return First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
-        return First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), "died")
+            return _First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
+        return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), "died")
     for rank in sorted(inside - set(raised)):
-        return First(rank, "ended without a message", ended.words.get(rank, ""), "died")
+        return _First(rank, "ended without a message", ended.words.get(rank, ""), "died")
     if earliest:
         return _raised(raised[earliest[0]])
-    return First(0, "ended", ended.words.get(0, ""), "died")
+    return _First(0, "ended", ended.words.get(0, ""), "died")
 
 
-def _raised(outcome: Outcome) -> First:
-    return First(outcome.rank, f"raised {outcome.cause}", (outcome.raised or "").strip(), "raised")
+def _raised(outcome: Outcome) -> _First:
+    return _First(outcome.rank, f"raised {outcome.cause}", (outcome.raised or "").strip(), "raised")
 
 
 def _inside_first(ranks: Iterable[int], inside: set[int]) -> list[int]:

@@ -172,6 +172,11 @@ class ShardedJob:
         return cls(**{**values, **several, "cases": rows})
 
 
+def calls_of(rank: int) -> str:
+    """Return the name of the file with the collectives of a rank in a row."""
+    return f"rank-{rank}.calls"
+
+
 def mesh_of(row: Row) -> Mesh:
     """Return the mesh of a row."""
     return Mesh(row.mesh)

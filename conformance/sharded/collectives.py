@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ _WAITS, _BETWEEN_TWO = frozenset({"wait_tensor"}), frozenset({"send", "recv_", "
 _KIT = str(Path(__file__).parents[1])
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _TORCH = str(Path(torch.__file__).parent)
+
+#: How many frames of the user's code a line names: a collective is often called by a helper.
+_FRAMES = 2
 
 #: Names of operators whose public name is another.
 _PUBLIC = {
@@ -48,13 +52,21 @@ class Call:
 
 
 class CollectiveLog(TorchDispatchMode):
-    """Records every collective of this thread while it is active, and reports each to ``on_call`` before it begins."""
+    """Records every collective of this thread while it is active, and reports each to ``on_call`` before it begins.
 
-    def __init__(self, on_call: Callable[[Call], None]) -> None:
+    Each is also written to ``file``, which other processes read if this rank ends or hangs.
+    """
+
+    def __init__(self, file: Path, on_call: Callable[[Call], None]) -> None:
         """Create an empty log."""
         super().__init__()
         self.calls: list[Call] = []
         self._on_call = on_call
+        self._file = file.open("w", encoding="utf-8", buffering=1)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -75,6 +87,7 @@ class CollectiveLog(TorchDispatchMode):
         self._on_call(call)
         if name not in _BETWEEN_TWO:
             self.calls.append(call)
+            self._file.write(json.dumps(asdict(call)) + "\n")
 
 
 def _ranks_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
@@ -106,18 +119,19 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def user_line() -> str:
-    """Return the file and the line of the innermost frame of the user's own code; of a library's if there is none."""
+    """Return the file and line of the innermost frames of the user's own code; of a library's if there are none."""
     frame = sys._getframe(1)  # noqa: SLF001 (traceback.extract_stack reads every source file)
+    own: list[str] = []
     library = ""
-    while frame is not None:
+    while frame is not None and len(own) < _FRAMES:
         file, line = frame.f_code.co_filename, frame.f_lineno
         if not file.startswith((_TORCH, "<")) and not _of_kit(file):
             where = f"{Path(file).name}:{line}, in {frame.f_code.co_name}"
             if not file.startswith(_INSTALLED):
-                return where
+                own.append(where)
             library = library or where
         frame = frame.f_back  # type: ignore[assignment] # the outermost frame has none
-    return library or "the backward of torch"
+    return ", called by ".join(own) or library or "the backward of torch"
 
 
 def _of_kit(file: str) -> bool:
@@ -126,13 +140,25 @@ def _of_kit(file: str) -> bool:
     return inside != file and not inside.startswith("/reference")
 
 
-def mismatch(logs: Sequence[Sequence[Call]], mesh: Mesh) -> str:
-    """Return the first call in which ranks of one group differ, in words; empty if all call the same."""
+def read_calls(file: Path) -> list[Call]:
+    """Return the calls that a rank wrote; a line that it was writing when it died is skipped."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
+    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Call(**{**one, "ranks": tuple(one["ranks"])}) for one in found]
+
+
+def mismatch(logs: Sequence[Sequence[Call]], mesh: Mesh, *, ended: bool = True) -> str:
+    """Return the first call in which ranks of one group differ, in words; empty if all call the same.
+
+    Unless all ranks have ``ended`` their program, a rank may still make the calls that it lacks.
+    """
     groups = dict.fromkeys(call.ranks for log in logs for call in log)
     for group in groups:
         own = {rank: [call for call in logs[rank] if call.ranks == group] for rank in group if rank < len(logs)}
         for place in range(max(map(len, own.values()), default=0)):
             calls = {rank: calls[place] if place < len(calls) else None for rank, calls in own.items()}
+            if not ended and None in calls.values():
+                break
             kinds = {None if call is None else (call.name, _even(call)) for call in calls.values()}
             if len(kinds) > 1:
                 said = [_said(rank, call, mesh) for rank, call in calls.items()]

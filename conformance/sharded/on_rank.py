@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -130,10 +131,14 @@ class Drive:
     def show(
         self,
         batches: Sequence[Sequence[Batch]],
+        file: Path,
         note: Callable[[str], None],
         within: Callable[[], AbstractContextManager[object]],
     ) -> Shown:
-        """Run all steps and return what this rank has; ``within`` is entered around the user's code."""
+        """Run all steps and return what this rank has; ``within`` is entered around the user's code.
+
+        The collectives are written to ``file``, and ``note`` receives each before it begins.
+        """
         shown = Shown()
         args = len(batches[0][0].args)
         boundary = Boundary.of(self._stage, self._words, self._mesh, args)
@@ -141,7 +146,7 @@ class Drive:
         def on_call(call: Call) -> None:
             note(f"{call.shown(self._mesh)}")
 
-        log = CollectiveLog(on_call)
+        log = CollectiveLog(file, on_call)
         for step, some in enumerate(batches):
             first = step == 0
             self._step(some, boundary, shown if first else Shown(), log, within)
@@ -158,6 +163,7 @@ class Drive:
             shown.last_grads = own.grads
             self._update(1.0 if norm is None else clip_factor(norm))
         shown.params = {name: _on_cpu(one) for name, one in self.module.named_parameters()}
+        log.close()
         shown.calls = log.calls
         return shown
 

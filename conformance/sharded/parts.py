@@ -37,11 +37,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All parts of one rank by the name in its module, or the mistake in the description that it found."""
+    """All parts of one rank by the name in its module, or the mistake in the description that it found.
+
+    ``placed`` are the names of the stage's placements, and ``names`` those of all parameters, tied ones included.
+    """
 
     params: Mapping[str, Part] = field(default_factory=dict)
     buffers: Mapping[str, Part] = field(default_factory=dict)
     placed: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     mistake: str = ""
 
 
@@ -65,7 +69,8 @@ class Placed:
         buffers = {
             name: self._part(name, tensor) for name, tensor in module.named_buffers() if self._has_buffer(name, tensor)
         }
-        self.parts = Parts(params, buffers, tuple(self._placements))
+        names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+        self.parts = Parts(params, buffers, tuple(self._placements), tuple(names))
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             own = params.get(name) or buffers.get(name)
             if own is not None:
@@ -114,7 +119,7 @@ class Placed:
 
 def refuse_gaps(words: str, whole: nn.Module, ranks: Sequence[Parts]) -> None:
     """Raise :class:`.DescriptionError` if the parts of all ranks do not cover each parameter exactly."""
-    known = {name for parts in ranks for name in (*parts.params, *parts.buffers)}
+    known = {name for parts in ranks for name in (*parts.names, *parts.buffers)}
     for name in ranks[0].placed:
         if name not in known:
             msg = f"{words}: placements has {name!r}, which the sharded module does not have; nearest: "

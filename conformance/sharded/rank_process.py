@@ -25,7 +25,7 @@ from gradconform.trial.mesh import Mesh
 from gradconform.user_input.values import current_folder_first
 
 from .batches import batches_of
-from .cases import Row, ShardedJob, check_id, mesh_of
+from .cases import Row, ShardedJob, calls_of, check_id, mesh_of
 from .described import called, described, whole_of
 from .judging import Judge
 from .on_rank import Drive, Shown
@@ -63,6 +63,7 @@ class RankProcess(JoinedRank):
             return [Outcome(case=row.id, rank=self.rank, raised=traceback.format_exc(), cause=cause, at=at)]
 
     def _judged(self, row: Row, started: float) -> list[Outcome]:
+        (self.folder / calls_of(self.rank)).unlink(missing_ok=True)
         mesh, words = mesh_of(row), self.described.words
         stage = self.described.create(row.options)
         seed = self.job.seed
@@ -73,10 +74,11 @@ class RankProcess(JoinedRank):
             stage, words, module, parts=parts, whole=whole, row=row, mesh=mesh, device_mesh=self._mesh(mesh),
             rank=self.rank, adapter=self.adapter, device=self.device,
         )  # fmt: skip
+        self.marker.note("the start of its program")
         shown: Shown | DescriptionError
         try:
             with torch.random.fork_rng(devices=[]):
-                shown = drive.show(batches, self.marker.note, self.marker.within)
+                shown = drive.show(batches, self.folder / calls_of(self.rank), self.marker.note, self.marker.within)
         except DescriptionError as error:
             shown = error
         self.marker.note("the end of its program")

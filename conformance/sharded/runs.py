@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 from gradconform.diagnosis.cause import listed
 from gradconform.exits import EXIT_USAGE, RunStoppedError
-from gradconform.pipeline.exchange import Mark, Outcome
+from gradconform.pipeline.exchange import Outcome
 from gradconform.pipeline.ranks import Launcher, Machines
-from gradconform.pipeline.verdicts import Ended, First, first_to_end
+from gradconform.pipeline.verdicts import Ended
 from gradconform.process.orphans import Orphans
+from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
 
-from .cases import Row, RowCheck, ShardedJob
+from .cases import Row, RowCheck, ShardedJob, calls_of, mesh_of
+from .collectives import mismatch, read_calls
 
 #: The most rows in a row that may end the ranks: each costs a start.
 _IN_A_ROW = 3
@@ -73,7 +76,7 @@ def _one_start(
             refused = next((one.refused for one in ended.outcomes if one.refused), None)
             if refused is not None:
                 raise RunStoppedError(refused, EXIT_USAGE)
-            yield row, list(_ended(row, own, ended, job))
+            yield row, list(_ended(row, own, ended, job, ranks.start.folder))
             return
         unsupported = next((one.unsupported for one in outcomes if one.unsupported), None)
         yield row, [_result(check, ranks.outcomes(check.id), job, unsupported) for check in own]
@@ -94,83 +97,89 @@ def _result(check: RowCheck, outcomes: Sequence[Outcome], job: ShardedJob, unsup
     )
 
 
-def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob) -> Iterator[Result]:
+def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob, folder: Path) -> Iterator[Result]:
     """Yield the results of a row in which ranks ended: the first check has the message, the others name it."""
     first, *others = checks
-    outcome = first_to_end(ended, job.timeout)
-    mark = ended.marks.get(outcome.rank, Mark(action="its start"))
-    charged = mark.inside or outcome.how == "raised" or bool(_inside(ended))
-    message = "\n".join(filter(None, [row.tried, *_sentences(outcome, ended, job), _detail(outcome)]))
+    own = any(mark.inside for mark in ended.marks.values()) or any(one.raised for one in ended.outcomes)
+    mesh = mesh_of(row)
+    logs = [read_calls(folder / calls_of(rank)) for rank in range(mesh.ranks)]
+    differs = mismatch(logs, mesh, ended=False)
+    said = [f"the ranks call other collectives: {differs}"] if differs else []
     yield first.result(
         job.device,
         job.dtype,
-        status="failed" if charged else "error",
-        kind="error" if charged else "environment",
-        message=message,
+        status="failed" if own else "error",
+        kind="error" if own else "environment",
+        message="\n".join([row.tried, *said, *_sentences(ended, job)]),
     )
     for check in others:
-        yield check.result(
-            job.device,
-            job.dtype,
-            status="not_run",
-            message=f"the ranks ended before it could be judged; see {first.id}",
-        )
+        words = f"the ranks ended before it could be judged; see {first.id}"
+        yield check.result(job.device, job.dtype, status="not_run", message=words)
 
 
-def _inside(ended: Ended) -> list[int]:
-    return [rank for rank, mark in ended.marks.items() if mark.inside]
+def _sentences(ended: Ended, job: ShardedJob) -> Iterator[str]:
+    """Yield what happened first, and where the other ranks were."""
+    waits = _waits(ended)
+    died = {rank: code for rank, code in ended.codes.items() if code not in {0, 1} and rank not in ended.hung}
+    raised = [one for one in ended.outcomes if one.raised and one.rank not in ended.hung]
+    if died:
+        for rank, code in died.items():
+            yield f"rank {rank} died ({exit_in_words(code)}); it {waits.pop(rank, 'was at its start')}"
+            yield from filter(None, [ended.words.get(rank, "")])
+    elif raised and not ended.hung:
+        own = min(raised, key=lambda one: (_in_collective(one), one.at))
+        waits = {rank: words for rank, words in waits.items() if rank != own.rank}
+        where = _own_line(own.raised or "")
+        yield f"rank {own.rank} raised {_first_line(own.cause)}" + (f" at {where}" if where else "")
+    elif ended.hung:
+        yield f"the ranks did not end the row within {job.timeout:g} s"
+    else:
+        yield ended.launcher or "the ranks ended without a message"
+    if waits:
+        yield _waiting_words(waits)
 
 
-def _sentences(first: First, ended: Ended, job: ShardedJob) -> Iterator[str]:
-    """Yield what happened, and where each rank waits."""
-    if first.how == "hung":
-        yield f"the ranks did not end the row within {job.timeout:g} s: {_waiting_words(_waits(ended))}"
-        return
-    mark = ended.marks.get(first.rank, Mark())
-    yield f"rank {first.rank} {first.what}{_last_call(mark)}"
-    others = {rank: words for rank, words in _waits(ended).items() if rank != first.rank}
-    if others:
-        yield _waiting_words(others)
+def _in_collective(outcome: Outcome) -> bool:
+    """Return whether an error was raised by a collective: it may only mean that another rank is gone."""
+    frames = _FRAME.findall(outcome.raised or "")
+    return bool(frames) and "torch/distributed" in frames[-1][0]
 
 
-def _last_call(mark: Mark) -> str:
-    return f", after {mark.action}" if mark.inside and mark.action else ""
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def _waits(ended: Ended) -> dict[int, str]:
     """Return where each rank was: inside a collective, at a line of its own, or at the end of its program."""
     found: dict[int, str] = {}
     for rank, mark in ended.marks.items():
+        stack = ended.hung.get(rank, "")
+        frames, own = _FRAME.findall(stack), _own_line(stack, innermost_first=True)
         if not mark.inside:
             found[rank] = f"had reached {mark.action or 'the start of the row'}"
-            continue
-        stack = ended.hung.get(rank, "")
-        own = _own_line(stack)
-        in_collective = "torch/distributed" in stack.partition('File "')[2].partition("\n")[0] if stack else True
-        if in_collective and mark.action:
-            found[rank] = f"waits in {mark.action}"
-        elif own:
+        elif frames and "torch/distributed" not in frames[0][0] and own:
             found[rank] = f"was at {own}" + (f", after {mark.action}" if " at " in mark.action else "")
+        elif " at " in mark.action:
+            found[rank] = f"{'waits in' if stack else 'was in'} {mark.action}"
         else:
             found[rank] = f"was after {mark.action or 'the start of the row'}"
     return found
 
 
-#: A frame of a stack that faulthandler wrote.
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+#: A frame of a stack that faulthandler wrote, or of a traceback.
+_FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')
+
+#: Files that are not the user's: installed packages, Python, and the kit except its reference stages.
+_FOREIGN = re.compile(r"site-packages|/lib/python|/(gradconform|conformance)/(?!reference/)")
 
 
-def _own_line(stack: str) -> str:
-    """Return the innermost frame outside installed packages and the kit."""
-    for file, line, name in _FRAME.findall(stack):
-        if not any(part in file for part in ("site-packages", "/gradconform/", "lib/python", "/conformance/")):
-            return f"{file.rpartition('/')[2]}:{line}, in {name}"
-    return ""
-
-
-def _detail(first: First) -> str:
-    """Return the traceback of an error, without the frames of the kit; nothing of a hang, whose lines are named."""
-    return first.detail if first.how != "hung" else ""
+def _own_line(stack: str, *, innermost_first: bool = False) -> str:
+    """Return the innermost frame of the user's code."""
+    frames = [frame for frame in _FRAME.findall(stack) if not _FOREIGN.search(frame[0])]
+    if not frames:
+        return ""
+    file, line, name = frames[0 if innermost_first else -1]
+    return f"{file.rpartition('/')[2]}:{line}, in {name}"
 
 
 def wanted_rows(checks: Sequence[RowCheck], wanted: Collection[str]) -> dict[str, list[RowCheck]]:
