@@ -203,6 +203,7 @@ class Mistake(Enum):
     RANKS_SCALED = "scaled by another factor on each rank: {factors}"
     COPIES_DIFFER = "the copies differ by rounding: each rank computes its own instead of receiving one"
     COPIES_DRIFT = "the copies had equal gradients in the first step, and differ after three"
+    OF_WRONG_GRADIENT = "it is computed from wrong gradients, which another check reports"
     NORM_COUNTS_COPIES = "the norm counts parameters that several ranks have {c.counts[0]} times"
     NORM_OF_OWN_RANK = "the norm includes only the parts of its own rank"
     NORM_LEAVES_OUT = "the norm leaves out {names}"

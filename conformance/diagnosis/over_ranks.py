@@ -26,6 +26,8 @@ class OverRanks:
 
     ``got`` has None for a rank without it. ``eps`` is that of the dtype, and ``parts`` the size of the largest part of
     the sum that it is. ``before`` are the values before the reductions of ``finish``, empty if there are none.
+    ``contributions`` are those of each rank to what a rank has, by the contributing rank and then that rank; empty if
+    they are not known.
     """
 
     mesh: Mesh
@@ -34,6 +36,7 @@ class OverRanks:
     eps: float
     parts: float = 0.0
     before: _Values = field(default_factory=dict)
+    contributions: Mapping[int, _Values] = field(default_factory=dict)
 
     @cached_property
     def shown(self) -> dict[int, Tensor]:
@@ -98,7 +101,7 @@ def of_tensor(over: OverRanks) -> Cause | None:
     missing = [rank for rank in over.right if over.got.get(rank) is None]
     if missing:
         return _missing(over, missing)
-    for hypothesis in (_one_rank, _reductions, _scales, _other_groups, _parts_of_others, _unequal, _from_before):
+    for hypothesis in _HYPOTHESES:
         found = next(hypothesis(over), None)
         if found is not None:
             return found
@@ -118,6 +121,9 @@ def _one_rank(over: OverRanks) -> Iterator[Cause]:
     have = [rank for rank in over.shown if over.is_right(rank)]
     if zero and have and len(zero) + len(have) == len(over.shown):
         yield Cause(Mistake.ONE_RANK_HAS_IT, slots=tuple(have), names=("zeros",))
+    others = {rank: one for rank, one in over.shown.items() if rank not in have}
+    if have and over.agree(others, over.before):
+        yield Cause(Mistake.ONE_RANK_HAS_IT, slots=tuple(have), names=("only their own contributions",))
 
 
 def _reductions(over: OverRanks) -> Iterator[Cause]:
@@ -125,14 +131,16 @@ def _reductions(over: OverRanks) -> Iterator[Cause]:
     copied = [name for name in over.dims if over.copied(name)]
     for names in ([name] for name in copied):
         total = over.summed(over.shown, names)
+        if not _unequal_in(over, names):  # equal copies are scaled
+            continue
         if over.agree(total, over.right):
             yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(names))
         factor = math.prod(over.size(name) for name in names)
-        if _unequal_in(over, names) and over.agree(total, _times(over.right, factor)):
+        if over.agree(total, _times(over.right, factor)):
             yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(names), why=_multiplied(names[0], factor))
-        if _unequal_in(over, names) and over.agree(total, _times(over.right, 1.0 / factor)):
+        if over.agree(total, _times(over.right, 1.0 / factor)):
             yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(names), why=_divided(names[0], factor))
-    if len(copied) > 1 and over.agree(over.summed(over.shown, copied), over.right):
+    if len(copied) > 1 and _unequal_in(over, copied) and over.agree(over.summed(over.shown, copied), over.right):
         yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(copied))
 
 
@@ -171,14 +179,18 @@ def _scales(over: OverRanks) -> Iterator[Cause]:
         yield Cause(Mistake.SCALED, factors=(sum(factors.values()) / len(factors),))
 
 
+#: The fewest different elements that show a factor: one element is a multiple of any other.
+_FITS = 3
+
+
 def _factors(over: OverRanks) -> dict[int, float]:
     """Return the factor by which each rank's value is the right one; empty if some rank's is no multiple."""
     found: dict[int, float] = {}
     for rank, right in over.right.items():
         square = float(right.square().sum())
-        if not square or over.shown[rank].shape != right.shape:
-            if square:
-                return {}
+        if over.shown[rank].shape != right.shape or torch.unique(right).numel() < _FITS:
+            return {}
+        if not square:
             continue
         factor = float((over.shown[rank] * right).sum()) / square
         if factor == 0.0 or not over.agree({0: over.shown[rank]}, {0: right * factor}):
@@ -244,10 +256,35 @@ def _from_before(over: OverRanks) -> Iterator[Cause]:
                 }
                 if over.agree(over.shown, over.summed(without, [name])):
                     yield Cause(Mistake.RANK_MISSING, slots=(place,), names=(name,))
-        if over.agree(over.shown, _times(over.summed(before, [name]), 1.0 / over.size(name))):
-            weights = _weights(over, name)
-            if weights is not None and math.isclose(sum(weights), 1.0, rel_tol=1e-3):
-                yield Cause(Mistake.MEAN_OF_RANKS)
+
+
+def _means(over: OverRanks) -> Iterator[Cause]:
+    """Yield that the ranks' values count equally, although the right value weighs them."""
+    before = over.before
+    if before.keys() != over.right.keys() or len({one.shape for one in before.values()}) > 1:
+        return
+    for name in over.dims:
+        for factor in (1.0, 1.0 / over.size(name)):
+            if over.agree(over.shown, _times(over.summed(before, [name]), factor)):
+                weights = _weights(over, name)
+                if weights is not None and math.isclose(sum(weights), over.size(name) * factor, rel_tol=1e-3):
+                    yield Cause(Mistake.MEAN_OF_RANKS)
+
+
+def _contributed(over: OverRanks) -> Iterator[Cause]:
+    """Yield contributions that are missing: those of all other ranks, or those of one."""
+    known = over.contributions
+    if not known:
+        return
+    own = {rank: known[rank][rank] for rank in over.right}
+    if over.agree(over.shown, own):
+        yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(over.dims))
+    for left in known:
+        rest = {
+            rank: torch.stack([of[rank] for other, of in known.items() if other != left]).sum(0) for rank in over.right
+        }
+        if over.agree(over.shown, rest):
+            yield Cause(Mistake.RANK_MISSING, slots=(left,), names=tuple(over.dims))
 
 
 def _weights(over: OverRanks, name: str) -> list[float] | None:
@@ -267,6 +304,12 @@ def _times(values: _Values, factor: float) -> dict[int, Tensor]:
 
 def _flat(values: _Values) -> Tensor:
     return torch.cat([values[rank].reshape(-1) for rank in sorted(values)])
+
+
+#: The hypotheses, the simplest first.
+_HYPOTHESES = (
+    _one_rank, _reductions, _scales, _other_groups, _parts_of_others, _unequal, _from_before, _means, _contributed,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +335,7 @@ def of_norm(got: Mapping[int, float], parts: Sequence[NormPart], mesh: Mesh, eps
     for cause, squares in _norms(list(got), parts, mesh):
         if all(math.isclose(one, math.sqrt(max(squares[rank], 0.0)), rel_tol=near) for rank, one in got.items()):
             return cause
-    total, one = sum(part.square for part in parts), next(iter(got.values()))
-    return Cause(Mistake.SCALED, factors=(one / math.sqrt(total),)) if total and one else None
+    return None
 
 
 def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Iterator[tuple[Cause, dict[int, float]]]:

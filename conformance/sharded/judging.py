@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ from .layout import Layout, averages, part_or_refuse, partial_dims
 from .on_rank import Boundary, Shown, output_layout
 from .parts import Part, Parts
 from .stage import DescriptionError
-from .whole import Oracle
+from .whole import Oracle, WholeRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class _Tensor:
     partials: Partials = field(default_factory=Partials)
     terms: Callable[[], Partials] | None = None
     before: Mapping[int, Tensor] = field(default_factory=dict)
+    contributed: Callable[[WholeRun], Tensor | None] | None = None
     zeros_for_none: bool = False
 
 
@@ -65,7 +66,7 @@ class Judge:
         self._words, self._mesh, self._row, self._oracle = words, mesh, row, oracle
         self._shown, self._parts, self._whole = shown, parts, whole
         self._boundary = Boundary.of(stage, words, mesh, len(oracle.args))
-        self._causes: dict[str, Cause | None] = {}
+        self._compared_gradients: dict[str, list[Finding | Measured]] = {}
 
     def judged(self, kind: str) -> Judged:
         """Yield the findings and measurements of a kind of check."""
@@ -129,6 +130,7 @@ class Judge:
                 tensor = _Tensor(
                     sort="input gradient", where=f"input {slot}", action=f"B{mb}", whole=whole, wide=wide[mb][slot],
                     got=got, terms=lambda mb=mb, slot=slot: self._oracle.terms_of_input(mb, slot), zeros_for_none=True,
+                    contributed=lambda run, mb=mb, slot=slot: run.input_grads[mb][slot],
                 )  # fmt: skip
                 yield from self._once(slot, reported, self._compared(tensor, layout))
 
@@ -143,10 +145,7 @@ class Judge:
 
     def _gradients(self) -> Judged:
         for name in self._names:
-            for seen in self._compared(self._gradient(name)):
-                if isinstance(seen, Finding):
-                    self._causes[name] = seen.cause
-                yield seen
+            yield from self._compared_gradient(name)
 
     def _gradient(self, name: str) -> _Tensor:
         plain, wide = self._oracle.plain, self._oracle.wide
@@ -160,6 +159,7 @@ class Judge:
             got=[(rank, self._shown[rank].grads[own], part.positions) for rank, own, part in self._owners(name)],
             partials=plain.partials[name],
             terms=lambda: self._oracle.terms_of_param(name),
+            contributed=None if self._row.standing == "values" else lambda run: run.grads[name],
             before={rank: widen(one) for rank, one in before.items() if one is not None},
         )
 
@@ -180,10 +180,13 @@ class Judge:
 
     def _cause_of_gradient(self, name: str) -> Cause | None:
         """Return the cause of a parameter's wrong gradient, None if it is right."""
-        if name not in self._causes:
-            found = [seen for seen in self._compared(self._gradient(name)) if isinstance(seen, Finding)]
-            self._causes[name] = found[0].cause if found else None
-        return self._causes[name]
+        found = next((seen for seen in self._compared_gradient(name) if isinstance(seen, Finding)), None)
+        return None if found is None else found.cause or Cause(Mistake.OF_WRONG_GRADIENT)
+
+    def _compared_gradient(self, name: str) -> list[Finding | Measured]:
+        if name not in self._compared_gradients:
+            self._compared_gradients[name] = list(self._compared(self._gradient(name)))
+        return self._compared_gradients[name]
 
     def _buffers(self) -> Judged:
         plain, wide = self._oracle.plain.buffers, self._oracle.wide.buffers
@@ -255,9 +258,9 @@ class Judge:
         eps = torch.finfo(self._dtype).eps
         if not norms or all(abs(norm - wide.norm) <= 64.0 * eps * wide.norm for norm in norms.values()):
             return None
-        for name in self._names:  # the norm of wrong gradients is wrong as well
-            if (cause := self._cause_of_gradient(name)) is not None:
-                return cause
+        causes = [cause for name in self._names if (cause := self._cause_of_gradient(name)) is not None]
+        if causes:  # the norm of wrong gradients is wrong as well
+            return min(causes, key=lambda cause: cause.kind is Mistake.OF_WRONG_GRADIENT)
         parts: list[NormPart] = []
         for name in self._names:
             grad = wide.grads[name]
@@ -282,14 +285,18 @@ class Judge:
 
     def _owners(self, name: str) -> list[tuple[int, str, Part]]:
         """Return the ranks that have a part of a whole parameter, with its name there and the part."""
-        tensor = dict(self._whole.named_parameters(remove_duplicate=False))[name]
-        same = {one for one, other in self._whole.named_parameters(remove_duplicate=False) if other is tensor}
+        same = self._same(name)
         return [
             (rank, own, part)
             for rank, parts in enumerate(self._parts)
             for own, part in parts.params.items()
             if part.whole in same
         ]
+
+    def _same(self, name: str) -> list[str]:
+        """Return all names of a whole parameter."""
+        tensor = dict(self._whole.named_parameters(remove_duplicate=False))[name]
+        return [one for one, other in self._whole.named_parameters(remove_duplicate=False) if other is tensor]
 
     def _positions(self, whole: Tensor, layout: Layout, rank: int, name: str) -> Tensor:
         positions = torch.arange(whole.numel(), dtype=torch.float64).reshape(whole.shape)
@@ -356,9 +363,57 @@ class Judge:
             before=tensor.before,
         )
         try:
-            return of_tensor(over)
+            found = of_tensor(over)
+            for contributions in () if found else self._contributions(tensor, right_of, got):
+                found = found or of_tensor(replace(over, contributions=contributions))
+            return found or self._of_uses(tensor, over)
         except Exception as error:  # noqa: BLE001 (the tensor is wrong, whatever the diagnosis does)
             return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
+
+    def _of_uses(self, tensor: _Tensor, over: OverRanks) -> Cause | None:
+        """Return that only one use of a tied parameter counts."""
+        names = self._same(tensor.where) if tensor.sort == "parameter gradient" else []
+        if len(names) < 2:  # noqa: PLR2004 (tied)
+            return None
+        parts = {rank: part for rank, _, part in self._owners(tensor.where)}
+        for grad in self._oracle.uses(names):
+            if over.agree(over.shown, {rank: parts[rank].of(grad) for rank in over.shown}):
+                return Cause(Mistake.USES_MISSING, counts=(1, len(names)))
+        return None
+
+    def _contributions(
+        self, tensor: _Tensor, right: Tensor, got: Sequence[tuple[int, Tensor | None, Tensor]]
+    ) -> Iterator[dict[int, dict[int, Tensor]]]:
+        """Yield each rank's contribution to a tensor, on every rank, in ways in which they sum up to the right one."""
+        if tensor.contributed is None or len(self._mesh.sizes) > 1:
+            return
+        for divide in (lambda: self._by_outputs, lambda: self._by_parameters):
+            runs = divide()
+            known = [one for run in runs if (one := tensor.contributed(run)) is not None]
+            if len(known) == self._mesh.ranks and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
+                yield {
+                    rank: {other: Part("", positions).of(one) for other, _, positions in got}
+                    for rank, one in enumerate(known)
+                }
+
+    @cached_property
+    def _by_outputs(self) -> list[WholeRun]:
+        """The whole stage with only the output gradients of each rank's outputs."""
+        outputs = self._oracle.plain.outputs[0]
+        return self._oracle.by_outputs([
+            [self._positions(one, self._layout_of_output(place), rank, "output") for place, one in enumerate(outputs)]
+            for rank in range(self._mesh.ranks)
+        ])  # fmt: skip
+
+    @cached_property
+    def _by_parameters(self) -> list[WholeRun]:
+        """The whole stage with only each rank's part of the divided parameters."""
+        sizes = {name: one.numel() for name, one in self._whole.named_parameters(remove_duplicate=False)}
+        divided = [
+            {one.whole: one.positions for one in parts.params.values() if one.positions.numel() < sizes[one.whole]}
+            for parts in self._parts
+        ]
+        return self._oracle.by_parameters(divided)
 
 
 def _sums(tensor: _Tensor, mesh: Mesh, along: Sequence[str], *, mean: bool) -> list[tuple[int, Tensor | None, Tensor]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -93,6 +93,57 @@ class Oracle:
         place = self._row.backwards.index(mb)
         return sizes([self._shaken[place].inputs[slot]])
 
+    def by_parameters(self, parts: Sequence[Mapping[str, Tensor]]) -> list[WholeRun]:
+        """Return the first step of the whole stage with only each rank's part of the divided parameters, in float64.
+
+        ``parts`` has the positions of each rank's parts, by the whole's name of each divided parameter; the other
+        elements are zero.
+        """
+        found = []
+        for own in parts:
+            module = widened(self._prepared())
+            with torch.no_grad():
+                for name, parameter in module.named_parameters(remove_duplicate=False):
+                    if name in own:
+                        kept = torch.zeros_like(parameter).reshape(-1)
+                        places = own[name].reshape(-1)
+                        kept[places] = parameter.reshape(-1)[places]
+                        parameter.copy_(kept.reshape(parameter.shape))
+            found.append(self._first_step(module, self._batches[0]))
+        return found
+
+    def by_outputs(self, parts: Sequence[Sequence[Tensor]]) -> list[WholeRun]:
+        """Return the first step with only the output gradients of each rank's outputs, in float64.
+
+        ``parts`` has the positions of each rank's parts, by output.
+        """
+        found = []
+        for own in parts:
+            batches = [replace(batch, output_grads=_only(batch.output_grads, own)) for batch in self._batches[0]]
+            found.append(self._first_step(widened(self._prepared()), batches))
+        return found
+
+    def uses(self, names: Sequence[str]) -> list[Tensor]:
+        """Return the gradient of each use of a tied parameter, in float64: of its names alone."""
+        found = []
+        for name in names:
+            module = widened(self._prepared())
+            parameters = dict(module.named_parameters(remove_duplicate=False))
+            for other in names:
+                owner, _, last = other.rpartition(".")
+                alone = nn.Parameter(parameters[other].detach().clone())
+                setattr(module.get_submodule(owner), last, alone)
+            grad = self._first_step(module, self._batches[0]).grads[name]
+            if grad is not None:
+                found.append(grad)
+        return found
+
+    def _first_step(self, module: nn.Module, batches: Sequence[Batch]) -> WholeRun:
+        run = WholeRun()
+        run.outputs, run.input_grads = self._backward(module, batches, wide=True, partials=None)
+        run.grads = {name: one.grad for name, one in module.named_parameters(remove_duplicate=False)}
+        return run
+
     @cached_property
     def _shaken(self) -> list[Any]:
         plain = UserStage(self._prepared(), None, torch.get_rng_state())
@@ -165,6 +216,20 @@ class Oracle:
                         partials[name] = partials[name].with_(one.grad)
         shown = [[_shown(leaf) for leaf in flattened(one) if isinstance(leaf, Tensor)] for one in outputs]
         return shown, [inputs.get(mb, []) for mb in range(len(batches))]
+
+
+def _only(grads: Sequence[Tensor | None], positions: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return output gradients that are zero outside the positions."""
+    found: list[Tensor | None] = []
+    for grad, own in zip(grads, positions, strict=True):
+        if grad is None:
+            found.append(None)
+            continue
+        kept = torch.zeros(grad.numel(), dtype=grad.dtype)
+        places = own.reshape(-1)
+        kept[places] = grad.reshape(-1)[places]
+        found.append(kept.reshape(grad.shape))
+    return tuple(found)
 
 
 def _shown(leaf: Tensor) -> Tensor:
