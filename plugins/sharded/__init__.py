@@ -1,0 +1,1 @@
+"""Sharded stages of real implementations, for ``gradconform sharded gradconform.plugins.sharded.MODULE:STAGE``."""

@@ -1,0 +1,292 @@
+"""Sharded stages of Megatron-core on any device: its cross entropy, its parallel layers and a GPT model.
+
+Its modules create tensors on CUDA's current device, and draw from its generators; without CUDA these are the CPU's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.nn import functional as F
+
+from gradconform.adapter import needed
+from gradconform.plugins.runtimes.named_device import NamedDevice
+
+with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor_model_parallel_grads
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
+    from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
+    from megatron.core.transformer.module import param_is_not_shared
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+WIDTH, HEADS, WORDS, POSITIONS, ROWS = 16, 4, 16, 8, 2
+
+
+def _groups(mesh: DeviceMesh) -> None:
+    """Make Megatron's groups as the mesh says, in a rank's own process; on a CPU, let it name that instead of CUDA.
+
+    A backward also asks for CUDA's current device, so the replacement stays.
+    """
+    if not torch.cuda.is_available():
+        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+        tracker = tensor_parallel.random.CudaRNGStatesTracker
+        tracker.fork = lambda *_: contextlib.nullcontext()
+    size = mesh["tp"].size()
+    if parallel_state.is_initialized():
+        if parallel_state.get_tensor_model_parallel_world_size() == size:
+            return
+        parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
+
+
+def _config(size: int, **given: Any) -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=1, hidden_size=WIDTH, num_attention_heads=HEADS, ffn_hidden_size=2 * WIDTH,
+        tensor_model_parallel_size=size, use_cpu_initialization=True, bias_activation_fusion=False,
+        bias_dropout_fusion=False, masked_softmax_fusion=False, hidden_dropout=0.0, attention_dropout=0.0,
+        gradient_accumulation_fusion=False, **given,
+    )  # fmt: skip
+
+
+def _norm(module: nn.Module) -> float:
+    """Return the norm by which Megatron's optimizer clips: of each unshared gradient on one of the ranks that have it."""
+    grads = [
+        one.grad
+        for one in module.parameters()
+        if one.grad is not None
+        and param_is_not_shared(one)
+        and tensor_parallel.param_is_not_tensor_parallel_duplicate(one)
+    ]
+    with NamedDevice(next(module.parameters()).device):
+        return float(get_grad_norm_fp32(grads, grad_stats_parallel_group=parallel_state.get_model_parallel_group()))
+
+
+class _WholeHead(nn.Module):
+    """A head and its cross entropy, smoothed as Megatron's comment defines it."""
+
+    def __init__(self, smoothing: float) -> None:
+        super().__init__()
+        self.smoothing = smoothing * WORDS / (WORDS - 1)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, value: Tensor, labels: Tensor) -> Tensor:
+        logs = self.head(value).log_softmax(-1)
+        right = logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return -(1.0 - self.smoothing) * right - self.smoothing * logs.mean(-1)
+
+
+class _ShardedHead(nn.Module):
+    def __init__(self, config: TransformerConfig, smoothing: float) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.head = tensor_parallel.ColumnParallelLinear(
+            WIDTH, WORDS, config=config, init_method=nn.init.normal_, bias=False, gather_output=False
+        )
+
+    def forward(self, value: Tensor, labels: Tensor) -> Tensor:
+        scores, _ = self.head(value)
+        losses: Tensor = vocab_parallel_cross_entropy(scores, labels, self.smoothing)
+        return losses
+
+
+class CrossEntropy:
+    """``ColumnParallelLinear`` as a head, and ``vocab_parallel_cross_entropy``, with and without label smoothing."""
+
+    name = "megatron-core-cross-entropy"
+    mesh = {"tp": (2, 4)}
+    options = {"smoothing": (0.0, 0.1)}
+    placements = {"head.weight": Shard(0)}
+
+    def __init__(self, *, smoothing: float = 0.0) -> None:
+        """Choose the label smoothing."""
+        self.smoothing = smoothing
+
+    def whole(self) -> nn.Module:
+        """Return the head and the loss on one process."""
+        return _WholeHead(self.smoothing)
+
+    def sharded(self, mesh: DeviceMesh) -> nn.Module:
+        """Return this rank's words."""
+        _groups(mesh)
+        return _ShardedHead(_config(mesh["tp"].size()), self.smoothing)
+
+    def args(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return hidden states of shape (positions, rows, width), and labels of (positions, rows)."""
+        value = torch.randn(POSITIONS, ROWS, WIDTH, generator=generator)
+        return value, torch.randint(WORDS, (POSITIONS, ROWS), generator=generator)
+
+    def grad_norm(self, module: nn.Module) -> float:
+        """Return Megatron's norm."""
+        return _norm(module)
+
+
+class _WholeLayer(nn.Module):
+    """A transformer layer with causal attention; each head's query, key and value are next to each other in ``qkv``."""
+
+    def __init__(self, *, sink: bool) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.sink = nn.Parameter(torch.randn(HEADS) + 2.0) if sink else None
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = value + self.proj(self.attended(self.qkv(self.before(value))))
+        return value + self.down(F.gelu(self.up(self.between(value))))
+
+    def attended(self, qkv: Tensor) -> Tensor:
+        positions, rows = qkv.shape[:2]
+        query, key, content = qkv.reshape(positions, rows, HEADS, 3, -1).unbind(3)
+        scores = torch.einsum("prhd,qrhd->rhpq", query, key) / query.shape[-1] ** 0.5
+        hidden = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -10000.0)
+        if self.sink is not None:
+            sink = self.sink.reshape(1, -1, 1, 1).expand(rows, HEADS, positions, 1)
+            weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+        else:
+            weights = scores.softmax(-1)
+        return torch.einsum("rhpq,qrhd->prhd", weights, content).flatten(2)
+
+
+class _WholeGPT(nn.Module):
+    """Embeddings, a layer, a norm, a head and the loss of each token."""
+
+    def __init__(self, *, sink: bool, tied: bool) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(POSITIONS, WIDTH)
+        self.layer, self.norm = _WholeLayer(sink=sink), nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        value = (self.words(tokens) + self.places.weight).transpose(0, 1)
+        scores = self.head(self.norm(self.layer(value))).transpose(0, 1)
+        losses: Tensor = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
+        return losses.view_as(labels)
+
+
+class _Norm(nn.LayerNorm):
+    """A norm that marks its parameters as Megatron's does where Transformer Engine is installed."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps)
+        for one in self.parameters():
+            one.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined] # as Megatron reads it
+
+
+def _layers() -> TransformerBlockSubmodules:
+    layer = get_gpt_layer_local_spec()
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _Norm
+    return TransformerBlockSubmodules(layer_specs=[layer], layer_norm=_Norm)
+
+
+class _ShardedGPT(nn.Module):
+    """Megatron's model, called with what its training loop gives it."""
+
+    def __init__(self, model: GPTModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        places = torch.arange(POSITIONS).expand_as(tokens)
+        hidden = torch.ones(1, 1, POSITIONS, POSITIONS, dtype=torch.bool).triu(1)
+        losses: Tensor = self.model(tokens, places, hidden, labels=labels)
+        return losses
+
+
+_LAYER = "model.decoder.layers.0."
+#: Megatron's parameters: the whole model's name of each, and how it is divided.
+_GPT: dict[str, tuple[str, Any]] = {
+    "model.embedding.word_embeddings.weight": ("words.weight", Shard(0)),
+    "model.embedding.position_embeddings.weight": ("places.weight", Replicate()),
+    f"{_LAYER}input_layernorm.weight": ("layer.before.weight", Replicate()),
+    f"{_LAYER}input_layernorm.bias": ("layer.before.bias", Replicate()),
+    f"{_LAYER}self_attention.linear_qkv.weight": ("layer.qkv.weight", Shard(0)),
+    f"{_LAYER}self_attention.linear_qkv.bias": ("layer.qkv.bias", Shard(0)),
+    f"{_LAYER}self_attention.linear_proj.weight": ("layer.proj.weight", Shard(1)),
+    f"{_LAYER}self_attention.linear_proj.bias": ("layer.proj.bias", Replicate()),
+    f"{_LAYER}self_attention.core_attention.softmax_offset": ("layer.sink", Shard(0)),
+    f"{_LAYER}pre_mlp_layernorm.weight": ("layer.between.weight", Replicate()),
+    f"{_LAYER}pre_mlp_layernorm.bias": ("layer.between.bias", Replicate()),
+    f"{_LAYER}mlp.linear_fc1.weight": ("layer.up.weight", Shard(0)),
+    f"{_LAYER}mlp.linear_fc1.bias": ("layer.up.bias", Shard(0)),
+    f"{_LAYER}mlp.linear_fc2.weight": ("layer.down.weight", Shard(1)),
+    f"{_LAYER}mlp.linear_fc2.bias": ("layer.down.bias", Replicate()),
+    "model.decoder.final_layernorm.weight": ("norm.weight", Replicate()),
+    "model.decoder.final_layernorm.bias": ("norm.bias", Replicate()),
+    "model.output_layer.weight": ("head.weight", Shard(0)),
+}
+
+
+class GPT:
+    """A whole ``GPTModel`` with labels: embeddings, a layer, the head and the loss of each token."""
+
+    name = "megatron-core-gpt"
+    mesh = {"tp": (2, 4)}
+    options = {
+        "gathered_output": (False, True),
+        "sequence_parallel": (False, True),
+        "attention_sink": (False, True),
+        "tied": (False, True),
+    }
+
+    def __init__(
+        self,
+        *,
+        gathered_output: bool = False,
+        sequence_parallel: bool = False,
+        attention_sink: bool = False,
+        tied: bool = False,
+    ) -> None:
+        """Choose the options of the model."""
+        self.gathered_output, self.sequence_parallel = gathered_output, sequence_parallel
+        self.attention_sink, self.tied = attention_sink, tied
+        lacking = {"layer.sink": not attention_sink, "head.weight": tied}
+        here = {own: parts for own, parts in _GPT.items() if not lacking.get(parts[0], False)}
+        self.whole_names = {own: whole for own, (whole, _) in here.items()}
+        self.placements = {own: placement for own, (_, placement) in here.items()}
+
+    def whole(self) -> nn.Module:
+        """Return the model on one process, in torch alone."""
+        return _WholeGPT(sink=self.attention_sink, tied=self.tied)
+
+    def sharded(self, mesh: DeviceMesh) -> nn.Module:
+        """Return Megatron's model on this rank."""
+        _groups(mesh)
+        config = _config(
+            mesh["tp"].size(),
+            sequence_parallel=self.sequence_parallel,
+            softmax_type="learnable" if self.attention_sink else "vanilla",
+        )
+        return _ShardedGPT(
+            GPTModel(
+                config, _layers(), vocab_size=WORDS, max_sequence_length=POSITIONS,
+                parallel_output=not self.gathered_output, share_embeddings_and_output_weights=self.tied,
+            )
+        )  # fmt: skip
+
+    def args(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return tokens and labels, each of shape (rows, positions)."""
+        tokens, labels = torch.randint(WORDS, (2, ROWS, POSITIONS), generator=generator)
+        return tokens, labels
+
+    def finish(self, module: _ShardedGPT) -> None:
+        """Sum the gradients that each rank has for its positions alone, as ``finalize_model_grads`` does."""
+        model = module.model
+        model.ddp_config = mock.Mock(use_megatron_fsdp=False)
+        _allreduce_non_tensor_model_parallel_grads([model], model.config)
+
+    def grad_norm(self, module: nn.Module) -> float:
+        """Return Megatron's norm."""
+        return _norm(module)
