@@ -21,10 +21,8 @@ from gradconform.trial.mesh import Mesh
 #: The namespaces of operators that communicate.
 _COMMUNICATE = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 #: Operators there that only wait for one that was called before, and those between two ranks.
-_WAITS, _BETWEEN_TWO = (
-    frozenset({"wait_tensor", "wrap_tensor_autograd"}),
-    frozenset({"send", "recv_", "recv_any_source_"}),
-)
+_WAITS = frozenset({"wait_tensor", "wrap_tensor_autograd"})
+_BETWEEN_TWO = frozenset({"send", "recv_", "recv_any_source_"})
 
 _KIT = str(Path(__file__).parents[1])
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
