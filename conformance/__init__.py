@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gradconform.reading.report import ReportError, read_report
     from gradconform.report.check_failure import CheckFailedError
     from gradconform.run.run import check_stage_backward
+    from gradconform.sharded.stage import ShardedStage
+    from gradconform.sources.sharded.checks import check_sharded_stage
     from gradconform.target.layer_swap import Swap, swap
     from gradconform.user_input.values import Profile
 
@@ -47,6 +49,8 @@ _HOME = {
     "gradconform.report.check_failure": ("CheckFailedError",),
     "gradconform.results": ("NonConformingError", "Report", "Result", "Status", "Verdict"),
     "gradconform.run.run": ("check_stage_backward",),
+    "gradconform.sharded.stage": ("ShardedStage",),
+    "gradconform.sources.sharded.checks": ("check_sharded_stage",),
     "gradconform.target.layer_swap": ("Swap", "swap"),
 }
 
@@ -69,6 +73,7 @@ __all__ = [
     "ReportError",
     "Result",
     "Session",
+    "ShardedStage",
     "SplitSession",
     "StageSpec",
     "Status",
@@ -77,6 +82,7 @@ __all__ = [
     "Verdict",
     "assert_matches_autograd",
     "autograd_gradients",
+    "check_sharded_stage",
     "check_stage_backward",
     "parametrize_checks",
     "read_report",

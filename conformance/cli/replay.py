@@ -28,6 +28,7 @@ from gradconform.user_input.values import SelectionError, current_folder_first, 
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
+from .replay_sharded import SHARDED, replay_sharded
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.target is not None:
         with current_folder_first():
             refuse_missing_target(arguments.target)
+    if arguments.what.startswith(SHARDED) if report is None else report.command == SHARDED.rstrip("."):
+        return replay_sharded(arguments, report, before)
     if arguments.what.startswith(STEPS) if report is None else report.command:
         return replay_pipeline(arguments, report, before)
     wanted = _wanted(arguments, report, before)

@@ -308,7 +308,7 @@ def _flat(values: _Values) -> Tensor:
 
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
-    _one_rank, _reductions, _scales, _other_groups, _parts_of_others, _unequal, _from_before, _means, _contributed,
+    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from gradconform.trial.mesh import Mesh
 #: The namespaces of operators that communicate.
 _COMMUNICATE = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 #: Operators there that only wait for one that was called before, and those between two ranks.
-_WAITS, _BETWEEN_TWO = frozenset({"wait_tensor"}), frozenset({"send", "recv_", "recv_any_source_"})
+_WAITS = frozenset({"wait_tensor", "wrap_tensor_autograd"})
+_BETWEEN_TWO = frozenset({"send", "recv_", "recv_any_source_"})
 
 _KIT = str(Path(__file__).parents[1])
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -54,12 +56,14 @@ class Call:
 class CollectiveLog(TorchDispatchMode):
     """Records every collective of this thread while it is active, and reports each to ``on_call`` before it begins.
 
-    Each is also written to ``file``, which other processes read if this rank ends or hangs.
+    Each is also written to ``file``, which other processes read if this rank ends or hangs. ``groups`` has the ranks of
+    the groups of a mesh by the group's name.
     """
 
-    def __init__(self, file: Path, on_call: Callable[[Call], None]) -> None:
+    def __init__(self, file: Path, groups: Mapping[str, tuple[int, ...]], on_call: Callable[[Call], None]) -> None:
         """Create an empty log."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # so is torch's
+        self._groups = groups
         self.calls: list[Call] = []
         self._on_call = on_call
         self._file = file.open("w", encoding="utf-8", buffering=1)
@@ -81,23 +85,24 @@ class CollectiveLog(TorchDispatchMode):
         if name in _WAITS:
             return
         plain = name.rstrip("_")
-        call = Call(
-            _PUBLIC.get(plain.lstrip("_"), plain.lstrip("_")), _ranks_of(args, kwargs), _elements(args), user_line()
-        )
+        public = _PUBLIC.get(plain.lstrip("_"), plain.lstrip("_"))
+        call = Call(public, _ranks_of(args, kwargs, self._groups), _elements(args), user_line())
         self._on_call(call)
         if name not in _BETWEEN_TWO:
             self.calls.append(call)
             self._file.write(json.dumps(asdict(call)) + "\n")
 
 
-def _ranks_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ranks of the group among the arguments of an operator: an object of torch, or a name."""
+def _ranks_of(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the ranks of the group among the arguments of an operator: an object of torch, or one of known names."""
     for one in (*args, *kwargs.values()):
         with suppress(RuntimeError, TypeError, ValueError):
             if isinstance(one, torch.ScriptObject):
                 return tuple(dist.get_process_group_ranks(dist.ProcessGroup.unbox(one)))
-            if isinstance(one, str):
-                return tuple(dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(one)))  # noqa: SLF001 (torch has no other way)
+            if isinstance(one, str) and one in groups:
+                return groups[one]
     return tuple(range(dist.get_world_size()))
 
 
@@ -120,7 +125,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def user_line() -> str:
     """Return the file and line of the innermost frames of the user's own code; of a library's if there are none."""
-    frame = sys._getframe(1)  # noqa: SLF001 (traceback.extract_stack reads every source file)
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (traceback.extract_stack reads every source file)
     own: list[str] = []
     library = ""
     while frame is not None and len(own) < _FRAMES:
@@ -130,7 +135,7 @@ def user_line() -> str:
             if not file.startswith(_INSTALLED):
                 own.append(where)
             library = library or where
-        frame = frame.f_back  # type: ignore[assignment] # the outermost frame has none
+        frame = frame.f_back
     return ", called by ".join(own) or library or "the backward of torch"
 
 

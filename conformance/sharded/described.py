@@ -23,7 +23,6 @@ from gradconform.text.counts import count
 from gradconform.trees import tensors
 from gradconform.trial.materials import stable_seed
 from gradconform.trial.mesh import Mesh, meshes_of
-from gradconform.user_input.values import nearest
 
 from .stage import OPTIONAL, REQUIRED, DescriptionError
 
@@ -114,9 +113,9 @@ def described(text: str) -> Described:
         raise DescriptionError(msg)
     stage = Described(text, found)
     for name in (one for one in _public(found) if one not in {*REQUIRED, *OPTIONAL}):
-        near = nearest(name, OPTIONAL)
-        if name.removesuffix("s") in {one.removesuffix("s") for one in OPTIONAL}:
-            msg = f"{stage.words} has {name!r}, which the kit does not read; did you mean {near}?"
+        near = [one for one in OPTIONAL if one.removesuffix("s") == name.removesuffix("s")]
+        if near:
+            msg = f"{stage.words} has {name!r}, which the kit does not read; did you mean {near[0]}?"
             raise DescriptionError(msg)
     return stage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -129,8 +129,8 @@ class Judge:
                 ]
                 tensor = _Tensor(
                     sort="input gradient", where=f"input {slot}", action=f"B{mb}", whole=whole, wide=wide[mb][slot],
-                    got=got, terms=lambda mb=mb, slot=slot: self._oracle.terms_of_input(mb, slot), zeros_for_none=True,
-                    contributed=lambda run, mb=mb, slot=slot: run.input_grads[mb][slot],
+                    got=got, terms=partial(self._oracle.terms_of_input, mb, slot), zeros_for_none=True,
+                    contributed=partial(_input_grad, mb, slot),
                 )  # fmt: skip
                 yield from self._once(slot, reported, self._compared(tensor, layout))
 
@@ -216,15 +216,13 @@ class Judge:
                     yield BIT_EQUAL
 
     def _differing(self, name: str, same: Sequence[tuple[int, str]]) -> Finding | None:
-        for action, read in (
-            ("the first step", lambda rank, own: self._shown[rank].grads[own]),
-            ("three steps of SGD", lambda rank, own: self._shown[rank].params[own]),
-        ):
+        for action in ("the first step", "three steps of SGD"):
+            read = [one.grads if action == "the first step" else one.params for one in self._shown]
             first_rank, first = same[0]
-            one = read(first_rank, first)
+            one = read[first_rank][first]
             for rank, own in same[1:]:
-                other = read(rank, own)
-                if (one is None) != (other is None) or (one is not None and not equal(one, other)):
+                other = read[rank][own]
+                if not (one is other is None or (one is not None and other is not None and equal(one, other))):
                     text = f"expected equal copies on ranks {first_rank} and {rank}, got {_difference(one, other)}"
                     drift = action != "the first step"
                     own_cause = Cause(Mistake.COPIES_DRIFT if drift else Mistake.COPIES_DIFFER)
@@ -387,8 +385,8 @@ class Judge:
         """Yield each rank's contribution to a tensor, on every rank, in ways in which they sum up to the right one."""
         if tensor.contributed is None or len(self._mesh.sizes) > 1:
             return
-        for divide in (lambda: self._by_outputs, lambda: self._by_parameters):
-            runs = divide()
+        for name in ("_by_outputs", "_by_parameters"):  # each is computed when it is needed
+            runs: list[WholeRun] = getattr(self, name)
             known = [one for run in runs if (one := tensor.contributed(run)) is not None]
             if len(known) == self._mesh.ranks and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
                 yield {
@@ -414,6 +412,10 @@ class Judge:
             for parts in self._parts
         ]
         return self._oracle.by_parameters(divided)
+
+
+def _input_grad(mb: int, slot: int, run: WholeRun) -> Tensor | None:
+    return run.input_grads[mb][slot]
 
 
 def _sums(tensor: _Tensor, mesh: Mesh, along: Sequence[str], *, mean: bool) -> list[tuple[int, Tensor | None, Tensor]]:

@@ -88,7 +88,7 @@ def part_or_refuse(whole: Tensor, layout: Layout, mesh: Mesh, rank: int, name: s
             msg = f"{name}: {one!r} does not fit the shape {tuple(whole.shape)} of the whole tensor"
             raise DescriptionError(msg)
     try:
-        found = part(whole, layout, mesh, rank)
+        found: object = part(whole, layout, mesh, rank)
     except Exception as error:
         msg = f"{name}: its slice function raised {type(error).__name__}: {error}"
         raise DescriptionError(msg) from error

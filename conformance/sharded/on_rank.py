@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -114,7 +115,7 @@ class Drive:
             parameter.requires_grad_(parameter.requires_grad and parts.params[name].whole not in frozen)
         if row.checkpoint:
             inner = module.forward
-            module.forward = lambda *args: checkpoint(inner, *args, use_reentrant=False)  # type: ignore[method-assign] # the forward of this one object
+            module.forward = lambda *args: checkpoint(inner, *args, use_reentrant=False)
         if row.standing:
             self._fill(dict(whole.named_parameters(remove_duplicate=False)))
 
@@ -146,7 +147,7 @@ class Drive:
         def on_call(call: Call) -> None:
             note(f"{call.shown(self._mesh)}")
 
-        log = CollectiveLog(file, on_call)
+        log = CollectiveLog(file, groups_of(self._device_mesh), on_call)
         for step, some in enumerate(batches):
             first = step == 0
             self._step(some, boundary, shown if first else Shown(), log, within)
@@ -309,10 +310,17 @@ def output_layout(boundary: Boundary, mesh: Mesh, place: int, words: str) -> Lay
     return boundary.outputs[place]
 
 
+def groups_of(mesh: DeviceMesh) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each group of a mesh by the group's name."""
+    groups = [dist.group.WORLD, *mesh.get_all_groups()]
+    return {one.group_name: tuple(dist.get_process_group_ranks(one)) for one in groups if one is not None}
+
+
 def _on_cpu(value: Tensor) -> Tensor:
-    found = local(value)
+    found: Tensor = local(value)
     wait = getattr(found, "wait", None)  # an AsyncCollectiveTensor
-    found = wait() if callable(wait) else found
+    if callable(wait):
+        found = wait()
     return found.detach().cpu().clone()
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -202,10 +202,7 @@ class Oracle:
         inputs: dict[int, list[Tensor | None]] = {}
         for mb in self._row.backwards:
             given = iter(batches[mb].output_grads)
-            grads = map_leaves(
-                lambda leaf, given=given: _as_grad(next(given), wide=wide) if isinstance(leaf, Tensor) else None,
-                as_tuple(outputs[mb]),
-            )
+            grads = map_leaves(partial(_next_grad, given, wide), as_tuple(outputs[mb]))
             roots, starts = pair_roots(outputs[mb], grads)
             if roots:
                 torch.autograd.backward(roots, starts)  # type: ignore[arg-type] # torch takes edges as well
@@ -236,7 +233,8 @@ def _shown(leaf: Tensor) -> Tensor:
     return leaf.detach().clone()
 
 
-def _as_grad(grad: Tensor | None, *, wide: bool) -> Any:
+def _next_grad(grads: Iterator[Tensor | None], wide: bool, leaf: Any) -> Any:  # noqa: FBT001 (called with a leaf alone)
+    grad = next(grads) if isinstance(leaf, Tensor) else None
     return grad if grad is None or not wide else widen(grad)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class ColumnRowMLP:
         return float((summed(squares(split), module.group) + squares(whole)).sqrt())
 
 
-def squares(parameters: list[nn.Parameter]) -> Tensor:
+def squares(parameters: Iterable[Tensor]) -> Tensor:
     """Return the sum of the squares of gradients, in float64."""
     found = torch.zeros((), dtype=torch.float64)
     for parameter in parameters:

@@ -59,7 +59,8 @@ def attended(query: Tensor, key: Tensor, value: Tensor, first: int) -> Tensor:
     positions = torch.arange(query.shape[1], device=query.device) + first
     later = torch.arange(key.shape[1], device=query.device) > positions.unsqueeze(-1)
     scores = (query @ key.transpose(-1, -2) / WIDTH**0.5).masked_fill(later, float("-inf"))
-    return scores.softmax(-1) @ value
+    found: Tensor = scores.softmax(-1) @ value
+    return found
 
 
 class ShardedAttention(WholeAttention):
@@ -72,7 +73,8 @@ class ShardedAttention(WholeAttention):
     def forward(self, value: Tensor) -> Tensor:
         query, key, own = self.qkv(value).chunk(3, -1)
         pair = self.round(torch.cat([key, own], -1))
-        found: Tensor = self.out(attended(query, *pair.chunk(2, -1), self.group.rank() * value.shape[1]))
+        keys, values = pair.chunk(2, -1)
+        found: Tensor = self.out(attended(query, keys, values, self.group.rank() * value.shape[1]))
         return found
 
     def round(self, pair: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ SHOWN: dict[str, tuple[str, ...]] = {
 #: What reads no report; a target's texts are in test_targets.py.
 OTHER = {
     "list", "explain", "contract", "run", "init", "replay", "fuzz", "selftest", "bench", "upstream", "doctor",
-    "pipeline", "schedule-text", "stage-objects", "device",
+    "pipeline", "sharded", "schedule-text", "stage-objects", "device",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -23,8 +24,43 @@ from gradconform.target.resolve import commit_of
 from gradconform.trial.mesh import Mesh
 from gradconform.user_input.values import SelectionError
 
+from . import SOURCE
+
 if TYPE_CHECKING:
+    from gradconform.results import Place, Report, Result
     from gradconform.run.execution import OnResult, OnStart
+
+
+def check_sharded_stage(stage: object, **options: Any) -> Report:
+    """Return the report on a stage that is spread over ranks; a stage that is wrong raises nothing.
+
+    ``stage`` is what ``gradconform sharded`` takes, ``my_layers.py:ColumnRowMLP``, or a class of
+    :class:`gradconform.ShardedStage` at the top of a module: every rank imports that module. The options are those of
+    the command: ``profile``, ``checks``, ``ranks``, ``backward``, ``device``, ``dtype``, ``seed``, ``timeout``.
+
+    Raises ``ValueError`` for an unknown stage or option value, and :class:`gradconform.exits.RunStoppedError` for a
+    description that does not fit the stage, such as a wrong placement.
+    """
+    run = prepare(SOURCE.values.of(_named(stage), **options))
+    results: dict[Place, Result] = {}
+
+    def keep(result: Result) -> None:
+        results[result.place] = result
+
+    run.run(keep, on_start=lambda _: None, places=run.header.places)
+    return run.header.report_of(results)
+
+
+def _named(stage: object) -> str:
+    """Return the name by which another process finds a stage."""
+    if isinstance(stage, str):
+        return stage
+    own = stage if isinstance(stage, type) else type(stage)
+    file = inspect.getsourcefile(own)
+    if own is not stage or file is None or "." in own.__qualname__:
+        msg = f"expected the name of a sharded stage, or a class at the top of a module; got {stage!r:.80}"
+        raise SelectionError(msg)
+    return f"{file}:{own.__qualname__}"
 
 
 def prepare(options: Any) -> PreparedRun:

@@ -1,0 +1,100 @@
+"""Each cause between ranks is named for the mistake that it describes, and for no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_norm, of_tensor
+from gradconform.trial.mesh import Mesh
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def drawn(*seeds: int) -> list[Tensor]:
+    return [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
+
+
+def cause(mesh: Mesh, got: list[Tensor | None], right: list[Tensor], before: list[Tensor] | None = None) -> str:
+    """Return the kind of the cause; empty if none is named."""
+    shown: Mapping[int, Tensor | None] = {rank: None if one is None else one.float() for rank, one in enumerate(got)}
+    over = OverRanks(mesh=mesh, got=shown, right=dict(enumerate(right)), eps=EPS, before=dict(enumerate(before or [])))
+    found = of_tensor(over)
+    return "" if found is None else found.kind.name.lower()
+
+
+A, B, C, D = drawn(0, 1, 2, 3)
+TP, GRID = Mesh({"tp": 2}), Mesh({"dp": 2, "tp": 2})
+WHOLE = A + B
+
+CASES: dict[str, tuple[str, Mesh, list[Tensor | None], list[Tensor], list[Tensor] | None]] = {
+    "own contribution": ("not_summed_over", TP, [A, B], [WHOLE, WHOLE], None),
+    "own contribution, doubled": ("not_summed_over", TP, [2 * A, 2 * B], [WHOLE, WHOLE], None),
+    "twice": ("times_size_of", TP, [2 * WHOLE] * 2, [WHOLE] * 2, None),
+    "half": ("divided_by_size_of", TP, [WHOLE / 2] * 2, [WHOLE] * 2, None),
+    "three times": ("scaled", TP, [3 * WHOLE] * 2, [WHOLE] * 2, None),
+    "negative": ("sign_reversed", TP, [-WHOLE] * 2, [WHOLE] * 2, None),
+    "one rank, others None": ("one_rank_has_it", TP, [WHOLE, None], [WHOLE] * 2, None),
+    "one rank, others zero": ("one_rank_has_it", TP, [WHOLE, 0 * A], [WHOLE] * 2, None),
+    "one rank, others their own": ("one_rank_has_it", TP, [WHOLE, B], [WHOLE] * 2, [A, B]),
+    "none": ("never_accumulated", TP, [None, None], [WHOLE] * 2, None),
+    "another part": ("part_of_other_rank", TP, [B, A], [A, B], None),
+    "parts summed": ("parts_summed", TP, [WHOLE] * 2, [A, B], None),
+    "one rank missing": ("rank_missing", TP, [A, A], [WHOLE] * 2, [A, B]),
+    "another group": ("summed_over_other", GRID, [2 * A, 2 * A, 2 * B, 2 * B], [WHOLE] * 4, None),
+    "mean of means": ("mean_of_ranks", TP, [A + B] * 2, [0.5 * A + 1.5 * B] * 2, [A, B]),
+    "mean of means, per rank": ("mean_of_ranks", TP, [2 * A, B / 1.5], [A, B], None),
+    "another factor each": ("ranks_scaled", TP, [3 * A, 5 * B], [A, B], None),
+    "unrelated": ("", TP, [C, D], [WHOLE] * 2, None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_mistake_gets_its_cause(name: str) -> None:
+    expected, mesh, got, right, before = CASES[name]
+    assert cause(mesh, got, right, before) == expected
+
+
+def test_one_element_shows_no_factor() -> None:
+    one = torch.tensor([2.0], dtype=torch.float64)
+    assert cause(TP, [one * 1.3] * 2, [one] * 2) == ""
+
+
+def test_a_contribution_of_the_whole_stage_explains_a_missing_sum() -> None:
+    own = {0: {0: A, 1: A + 1}, 1: {0: B, 1: B + 2}}
+    right = {0: A + B, 1: A + B + 3}
+    over = OverRanks(
+        mesh=TP, got={0: A.float(), 1: (B + 2).float()}, right=right, eps=EPS, contributions=own,
+    )  # fmt: skip
+    found = of_tensor(over)
+    assert found is not None
+    assert str(found) == "never summed over tp: each rank has only its own contribution"
+
+
+PARTS = (
+    NormPart("norm.weight", 4.0, {0: 4.0, 1: 4.0}, 2),
+    NormPart("up.weight", 9.0, {0: 7.0, 1: 2.0}, 1),
+    NormPart("down.bias", 3.0, {0: 3.0, 1: 3.0}, 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("squares", "said"),
+    [
+        ((23.0, 23.0), "the norm counts parameters that several ranks have 2 times"),
+        ((14.0, 9.0), "the norm includes only the parts of its own rank"),
+        ((9.0, 9.0), "the norm leaves out the parameters that several ranks have"),
+        ((12.0, 12.0), "the norm leaves out norm.weight"),
+        ((19.0, 19.0), "the norm counts down.bias 2 times"),
+        ((32.0, 32.0), "the norm is the square root of 2, the size of tp, times too large"),
+    ],
+)
+def test_a_wrong_norm_gets_its_cause(squares: tuple[float, float], said: str) -> None:
+    assert str(of_norm({rank: square**0.5 for rank, square in enumerate(squares)}, PARTS, TP, EPS)) == said
+
+
+def test_an_unrelated_norm_has_no_cause() -> None:
+    assert of_norm({0: 100.0, 1: 100.0}, PARTS, TP, EPS) is None

@@ -1,0 +1,173 @@
+"""Right sharded stages pass and wrong ones fail with their cause, each in a whole run on its own ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradconform
+from gradconform.exits import EXIT_USAGE, RunStoppedError
+from gradconform.reference.sharded import faults
+from gradconform.reference.sharded.faults import FAULTS
+from gradconform.results import Report
+from gradconform.user_input.values import SelectionError
+
+RIGHT = (
+    "column_row:ColumnRowMLP", "vocabulary:VocabularyLoss", "context:ContextAttention", "experts:RoutedExperts",
+    "torch_styles:TorchStyles", "token_mean:TokenMean", "fused:FusedHeads", "overlapped:OverlappedMLP",
+)  # fmt: skip
+
+
+def judged(stage: str, **options: Any) -> Report:
+    return gradconform.check_sharded_stage(f"gradconform.reference.sharded.{stage}", **options)
+
+
+def wrong(report: Report) -> list[str]:
+    """Return what did not pass, with its message."""
+    return [f"{result.check}: {result.status} {result.message}" for result in report if result.status != "passed"]
+
+
+def test_a_right_stage_passes_each_kind_of_check() -> None:
+    report = judged("column_row:ColumnRowMLP", checks="*.plain")
+    assert wrong(report) == []
+    kinds = {result.check.split(".")[1] for result in report}
+    assert kinds == {"program", "outputs", "input-gradients", "gradients", "copies", "steps", "norm"}
+    compared = {result.check.split(".")[1] for result in report if result.error_ratio is not None}
+    assert compared == kinds - {"program"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("stage", RIGHT)
+def test_a_right_stage_passes_in_every_dtype(stage: str, dtype: str) -> None:
+    assert wrong(judged(stage, dtype=dtype)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", RIGHT)
+def test_a_right_stage_passes_every_pair_on_every_mesh(stage: str) -> None:
+    report = judged(stage, profile="standard")
+    assert wrong(report) == []
+    assert any("pairs" in result.check for result in report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", ["reference-split", "torch"])
+def test_a_target_runs_the_backward_of_a_sharded_stage(backward: str) -> None:
+    assert wrong(judged("column_row:ColumnRowMLP", backward=backward)) == []
+
+
+def caught(name: str) -> None:
+    """Require that a run of profile quick finds a fault, and names its cause."""
+    kind, cause = FAULTS[name]
+    report = judged(f"faults:{name}")
+    failed = [result for result in report if result.status == "failed" and result.check.split(".")[1] == kind]
+    assert failed, [result.check for result in report if result.status != "passed"]
+    named = {finding["cause"]["kind"] for result in failed for finding in result.findings if finding["cause"]}
+    assert cause in named if cause else True, named
+    assert report.verdict == "failed"
+
+
+@pytest.mark.parametrize("name", ["SequenceGradientsNotSummed", "NormCountsCopies"])
+def test_a_fault_is_found_with_its_cause(name: str) -> None:
+    caught(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_every_fault_is_found_with_its_cause(name: str) -> None:
+    caught(name)
+
+
+def test_every_fault_says_what_it_does_wrong() -> None:
+    assert len(FAULTS) >= 40
+    assert [name for name in FAULTS if not getattr(faults, name).__doc__] == []
+
+
+BROKEN = """
+import os, time
+import torch, torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard
+from gradconform.reference.sharded.column_row import ColumnRowMLP, ShardedMLP
+
+class Part(ShardedMLP):
+    def enter(self, value):
+        if self.group.rank() == 1:
+            {does}
+        return super().enter(value)
+
+class Stage(ColumnRowMLP):
+    module = Part
+    {has}
+"""
+
+
+def broken(folder: Path, *, does: str = "pass", has: str = "pass") -> str:
+    path = folder / "broken.py"
+    path.write_text(BROKEN.format(does=does, has=has))
+    return f"{path}:Stage"
+
+
+ENDS = {
+    "raises": (
+        "raise ValueError('no such shard')",
+        "rank 1 raised ValueError: no such shard at broken.py:10, in enter",
+    ),
+    "dies": ("os.kill(os.getpid(), 9)", "rank 1 died (SIGKILL)"),
+    "hangs": ("time.sleep(1000)", "rank 1 was at broken.py:10, in enter"),
+    "one collective less": ("return value", "the ranks call other collectives: call 1 over tp differs"),
+    "another collective": (
+        "dist.all_gather([torch.empty_like(value) for _ in range(2)], value.contiguous(), group=self.group)",
+        "rank 1 calls all_gather over tp at broken.py:10, in enter",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["raises", *(pytest.param(way, marks=pytest.mark.slow) for way in [*ENDS][1:])])
+def test_a_rank_that_leaves_its_peers_is_named_with_its_line(way: str, tmp_path: Path) -> None:
+    does, said = ENDS[way]
+    report = gradconform.check_sharded_stage(broken(tmp_path, does=does), checks="*.plain", timeout=5)
+    found = {result.check: result for result in report}
+    program = found.pop("sharded.program.plain")
+    assert (program.status, said in program.message) == ("failed", True), program.message
+    if way in {"raises", "dies", "hangs"}:
+        assert {result.status for result in found.values()} == {"not_run"}
+        assert "regions.py:" in program.message  # where the other rank waits
+    assert report.verdict == "failed"
+
+
+MISTAKES = {
+    "no placement": (
+        "placements = {n: p for n, p in ColumnRowMLP.placements.items() if n != 'up.bias'}",
+        "parameter 'up.bias' has no placement",
+    ),
+    "another output": (
+        "output_placements = property(lambda self: (Shard(1),), lambda self, value: None)",
+        "output 0 has the shape (2, 8, 8) on rank 0, but its part of the whole (2, 8, 8) has (2, 4, 8)",
+    ),
+    "a wrong number": (
+        "arg_grad_placements = (Replicate(), Replicate())",
+        "arg_grad_placements has 2 entries; expected one for each of 1 arguments",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "mistake", ["no placement", *(pytest.param(one, marks=pytest.mark.slow) for one in [*MISTAKES][1:])]
+)
+def test_a_wrong_description_is_wrong_input_and_no_failure(mistake: str, tmp_path: Path) -> None:
+    has, said = MISTAKES[mistake]
+    with pytest.raises(RunStoppedError) as raised:
+        gradconform.check_sharded_stage(broken(tmp_path, has=has), checks="*.plain")
+    assert said in str(raised.value)
+    assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_a_class_without_a_place_in_a_module_is_refused() -> None:
+    class Inner:
+        pass
+
+    with pytest.raises(SelectionError, match="a class at the top of a module"):
+        gradconform.check_sharded_stage(Inner)
