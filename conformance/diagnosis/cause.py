@@ -207,6 +207,7 @@ class Mistake(Enum):
     NORM_COUNTS_COPIES = "the norm counts parameters that several ranks have {c.counts[0]} times"
     NORM_OF_OWN_RANK = "the norm includes only the parts of its own rank"
     NORM_LEAVES_OUT = "the norm leaves out {names}"
+    NORM_OF_ONE_PART = "the norm includes only {c.names[1]}'s part of {c.names[0]}"
     NORM_COUNTS = "the norm counts {names} {c.counts[0]} times"
     NORM_TIMES_ROOT = "the norm is the square root of {c.counts[0]}, the size of {names}, times too large"
     # One mistake, made in every action of a kind: plain autograd with it shows the same values.

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradconform.drive.reference64 import widen
 from gradconform.trial.mesh import Mesh
 
-from .cause import Cause, Mistake
+from .cause import Cause, Mistake, numbered
 from .wrong_tensor import ENOUGH, dense, largest, rounding
 
 #: The tensors of all ranks, by rank.
@@ -349,6 +349,11 @@ def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Itera
     if copied:
         counted = sum(part.square * part.copies for part in parts)
         yield Cause(Mistake.NORM_COUNTS_COPIES, counts=(max(part.copies for part in copied),)), everywhere(counted)
+    if len(parts) == 1:
+        for rank, square in parts[0].by_rank.items():
+            if square < total:
+                names = (parts[0].name, numbered("rank", [rank]))
+                yield Cause(Mistake.NORM_OF_ONE_PART, names=names), everywhere(square)
     own = {rank: sum(part.by_rank.get(rank, 0.0) for part in parts) for rank in ranks}
     yield Cause(Mistake.NORM_OF_OWN_RANK), own
     if copied:

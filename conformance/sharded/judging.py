@@ -27,7 +27,7 @@ from .layout import Layout, averages, part_or_refuse, partial_dims
 from .on_rank import Boundary, Shown, output_layout
 from .parts import Part, Parts
 from .stage import DescriptionError
-from .whole import Oracle, WholeRun
+from .whole import Oracle, WholeRun, standing_grad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,42 +232,73 @@ class Judge:
         return None
 
     def _norm(self) -> Judged:
-        right = self._oracle.wide.norm
-        eps = torch.finfo(next(iter(self._oracle.plain.params.values())).dtype).eps
-        bound = 2.0 * abs(self._oracle.plain.norm - right) + 4.0 * floor_factor(self._dtype) * eps * right
+        right, plain = self._oracle.wide.norm, self._oracle.plain.norm
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
+        yield from self._of_norms("the norm", norms, right, 2.0 * abs(plain - right), self._cause_of_norm)
+        for name in self._shown[0].norms if norms else ():
+            alone = {rank: one.norms[name] for rank, one in enumerate(self._shown)}
+            where = f"the norm of {name} alone"
+            yield from self._of_norms(where, alone, self._drawn_norm(name), 0.0, self._cause_of_norm_alone(name))
+
+    def _of_norms(
+        self, where: str, norms: Mapping[int, float], right: float, noise: float, cause: Cause | None
+    ) -> Judged:
+        """Yield the measurements of a norm on all ranks, or one finding."""
+        bound = noise + 4.0 * floor_factor(self._dtype) * torch.finfo(self._dtype).eps * right
         wrong = [rank for rank, norm in norms.items() if not abs(norm - right) <= bound]
-        for norm in norms.values():
-            if not wrong:
+        if not wrong:
+            for norm in norms.values():
                 yield Measured(abs(norm - right) / bound if bound else 0.0)
-        if wrong:
-            worst = max(wrong, key=lambda rank: abs(norms[rank] - right))
-            error = abs(norms[worst] - right)
-            text = (
-                f"on {numbered('rank', wrong)}: expected {right:.9g}, got {norms[worst]:.9g}; error {error:.3g}, "
-                f"bound {bound:.3g}, error/bound {error / bound if bound else float('inf'):.3g}"
-            )
-            yield Finding("mismatch", "the norm", "the first step", text, error, bound, None, self._cause_of_norm)
+            return
+        worst = max(wrong, key=lambda rank: abs(norms[rank] - right))
+        error = abs(norms[worst] - right)
+        text = (
+            f"on {numbered('rank', wrong)}: expected {right:.9g}, got {norms[worst]:.9g}; error {error:.3g}, "
+            f"bound {bound:.3g}, error/bound {error / bound if bound else float('inf'):.3g}"
+        )
+        yield Finding("mismatch", where, "the first step", text, error, bound, None, cause)
+
+    def _drawn_grad(self, name: str) -> Tensor:
+        """Return the gradient that a parameter alone has while its norm is asked for, in float64."""
+        whole = self._oracle.plain.params[name]
+        return standing_grad(whole.shape, name, self._dtype, "values").double()
+
+    def _drawn_norm(self, name: str) -> float:
+        return float(self._drawn_grad(name).norm())
+
+    def _cause_of_norm_alone(self, name: str) -> Cause | None:
+        """Return what is wrong with one parameter's part of the norm; None if nothing is, or the cause is unknown."""
+        norms = {rank: one.norms[name] for rank, one in enumerate(self._shown) if name in one.norms}
+        eps = torch.finfo(self._dtype).eps
+        right = self._drawn_norm(name)
+        if all(abs(norm - right) <= 64.0 * eps * right for norm in norms.values()):
+            return None
+        return of_norm(norms, [self._norm_part(name, self._drawn_grad(name))], self._mesh, eps)
+
+    def _norm_part(self, name: str, grad: Tensor) -> NormPart:
+        own = {rank: float(part.of(grad).square().sum()) for rank, _, part in self._owners(name)}
+        elements = sum(part.positions.numel() for _, _, part in self._owners(name))
+        return NormPart(name, float(grad.square().sum()), own, round(elements / max(grad.numel(), 1)))
 
     @cached_property
     def _cause_of_norm(self) -> Cause | None:
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
         wide = self._oracle.wide
         eps = torch.finfo(self._dtype).eps
-        if not norms or all(abs(norm - wide.norm) <= 64.0 * eps * wide.norm for norm in norms.values()):
+        if not norms:
             return None
+        if all(abs(norm - wide.norm) <= 64.0 * eps * wide.norm for norm in norms.values()):
+            return self._first_cause_alone  # too small to be seen in the joint norm, but not in the steps
         causes = [cause for name in self._names if (cause := self._cause_of_gradient(name)) is not None]
         if causes:  # the norm of wrong gradients is wrong as well
             return min(causes, key=lambda cause: cause.kind is Mistake.OF_WRONG_GRADIENT)
-        parts: list[NormPart] = []
-        for name in self._names:
-            grad = wide.grads[name]
-            if grad is None:
-                continue
-            own = {rank: float(part.of(grad).square().sum()) for rank, _, part in self._owners(name)}
-            elements = sum(part.positions.numel() for _, _, part in self._owners(name))
-            parts.append(NormPart(name, float(grad.square().sum()), own, round(elements / max(grad.numel(), 1))))
-        return of_norm(norms, parts, self._mesh, eps)
+        parts = [self._norm_part(name, grad) for name in self._names if (grad := wide.grads[name]) is not None]
+        return of_norm(norms, parts, self._mesh, eps) or self._first_cause_alone
+
+    @property
+    def _first_cause_alone(self) -> Cause | None:
+        causes = (self._cause_of_norm_alone(name) for name in self._shown[0].norms)
+        return next((cause for cause in causes if cause is not None), None)
 
     @property
     def _dtype(self) -> torch.dtype:

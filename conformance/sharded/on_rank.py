@@ -36,6 +36,7 @@ class Shown:
 
     ``outputs`` and ``input_grads`` have a list per micro-batch. ``local`` are the parameter gradients before
     ``finish``. ``grads``, ``norm`` and ``buffers`` are those after the first step, ``params`` those after all steps.
+    ``norms`` has the norm while one whole parameter has a drawn gradient and every other one zeros.
     """
 
     outputs: list[list[Tensor]] = field(default_factory=list)
@@ -45,6 +46,7 @@ class Shown:
     grads: dict[str, Tensor | None] = field(default_factory=dict)
     last_grads: dict[str, Tensor | None] = field(default_factory=dict)
     norm: float | None = None
+    norms: dict[str, float] = field(default_factory=dict)
     buffers: dict[str, Tensor] = field(default_factory=dict)
     params: dict[str, Tensor] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -111,23 +113,25 @@ class Drive:
         self._row, self._mesh, self._device_mesh, self._rank = row, mesh, device_mesh, rank
         self._adapter, self._device = adapter, device
         frozen = frozen_names(whole, row.frozen)
+        self._whole = dict(whole.named_parameters(remove_duplicate=False))
+        self._first = {id(one): name for name, one in reversed(list(self._whole.items()))}
+        self._trained = [name for name, _ in whole.named_parameters() if name not in frozen]
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and parts.params[name].whole not in frozen)
         if row.checkpoint:
             inner = module.forward
             module.forward = lambda *args: checkpoint(inner, *args, use_reentrant=False)
         if row.standing:
-            self._fill(dict(whole.named_parameters(remove_duplicate=False)))
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad:
+                    parameter.grad = self._drawn(name, parameter, row.standing)
 
-    def _fill(self, whole: Mapping[str, nn.Parameter]) -> None:
-        first = {id(one): name for name, one in reversed(list(whole.items()))}
-        for name, parameter in self.module.named_parameters():
-            if parameter.requires_grad:
-                own = self._parts.params[name]
-                given = standing_grad(
-                    whole[own.whole].shape, first[id(whole[own.whole])], parameter.dtype, self._row.standing
-                )
-                parameter.grad = _like(own.of(given).to(self._device), parameter)
+    def _drawn(self, name: str, parameter: nn.Parameter, kind: str) -> Tensor:
+        """Return this rank's part of a gradient of ``kind`` for a parameter of its module."""
+        own = self._parts.params[name]
+        whole = self._whole[own.whole]
+        given = standing_grad(whole.shape, self._first[id(whole)], parameter.dtype, kind)
+        return _like(own.of(given).to(self._device), parameter)
 
     def show(
         self,
@@ -160,6 +164,7 @@ class Drive:
             norm = self._norm(log, within)
             if first:
                 shown.norm = norm
+                shown.norms = {} if norm is None else self._norms(log, within)
                 shown.buffers = {name: _on_cpu(one) for name, one in self.module.named_buffers()}
             shown.last_grads = own.grads
             self._update(1.0 if norm is None else clip_factor(norm))
@@ -173,6 +178,25 @@ class Drive:
             return None
         with within(), log:
             return float(local(self._stage.grad_norm(self.module)))
+
+    def _norms(self, log: CollectiveLog, within: Callable[[], AbstractContextManager[object]]) -> dict[str, float]:
+        """Return the norm for each trained parameter of the whole stage, while the others have zeros.
+
+        The joint norm hides a parameter with small gradients. Every rank has the same parameters in the same order.
+        """
+        own = dict(self.module.named_parameters())
+        kept = {name: one.grad for name, one in own.items()}
+        found = {}
+        for whole in self._trained:
+            for name, one in own.items():
+                if one.requires_grad:
+                    same = self._first[id(self._whole[self._parts.params[name].whole])] == whole
+                    one.grad = self._drawn(name, one, "values" if same else "zeros")
+            norm = self._norm(log, within)
+            found[whole] = 0.0 if norm is None else norm
+        for name, one in own.items():
+            one.grad = kept[name]
+        return found
 
     def _update(self, factor: float) -> None:
         with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -95,17 +96,27 @@ class RankProcess(JoinedRank):
     def _outcomes(self, row: Row, judge: Judge, started: float) -> list[Outcome]:
         found: list[Outcome] = []
         for kind in self.job.kinds:
-            judged = list(judge.judged(kind))
+            outcome = Outcome(
+                case=check_id(kind, row.id),
+                rank=self.rank,
+                duration_s=time.perf_counter() - started if not found else 0.0,
+            )
+            try:
+                judged = list(judge.judged(kind))
+            except DescriptionError:
+                raise
+            except Exception as error:  # noqa: BLE001 (the stage has run, so the kit failed)
+                failed = "".join(traceback.format_exception(error)[-3:]).strip()
+                found.append(replace(outcome, kit_failed=failed))
+                continue
             findings: list[Finding] = findings_in(judged)
             error_ratios = error_ratios_in(judged)
             found.append(
-                Outcome(
-                    case=check_id(kind, row.id),
-                    rank=self.rank,
+                replace(
+                    outcome,
                     findings=tuple(findings),
                     error_ratio=finite(max(error_ratios, default=None)),
                     bit_equal=not findings and not any(error_ratios),
-                    duration_s=time.perf_counter() - started if not found else 0.0,
                 )
             )
         return found
