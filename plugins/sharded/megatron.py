@@ -6,8 +6,8 @@ Its modules create tensors on CUDA's current device, and draw from its generator
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
 WIDTH, HEADS, WORDS, POSITIONS, ROWS = 16, 4, 16, 8, 2
 
 
-def _groups(mesh: DeviceMesh) -> None:
+def groups_of(mesh: DeviceMesh) -> None:
     """Make Megatron's groups as the mesh says, in a rank's own process; on a CPU, let it name that instead of CUDA.
 
     A backward also asks for CUDA's current device, so the replacement stays.
@@ -49,7 +49,8 @@ def _groups(mesh: DeviceMesh) -> None:
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
 
 
-def _config(size: int, **given: Any) -> TransformerConfig:
+def config_of(size: int, **given: Any) -> TransformerConfig:
+    """Return a configuration of small layers without dropout and without fused kernels."""
     return TransformerConfig(
         num_layers=1, hidden_size=WIDTH, num_attention_heads=HEADS, ffn_hidden_size=2 * WIDTH,
         tensor_model_parallel_size=size, use_cpu_initialization=True, bias_activation_fusion=False,
@@ -58,7 +59,7 @@ def _config(size: int, **given: Any) -> TransformerConfig:
     )  # fmt: skip
 
 
-def _norm(module: nn.Module) -> float:
+def norm_of(module: nn.Module) -> float:
     """Return the norm by which Megatron's optimizer clips: of each unshared gradient on one of the ranks that have it."""
     grads = [
         one.grad
@@ -69,6 +70,12 @@ def _norm(module: nn.Module) -> float:
     ]
     with NamedDevice(next(module.parameters()).device):
         return float(get_grad_norm_fp32(grads, grad_stats_parallel_group=parallel_state.get_model_parallel_group()))
+
+
+def gradients_summed(module: nn.Module, config: TransformerConfig) -> None:
+    """Sum the gradients that each tensor rank has for its positions alone, as ``finalize_model_grads`` does."""
+    chunk = SimpleNamespace(ddp_config=SimpleNamespace(use_megatron_fsdp=False), named_parameters=module.named_parameters)
+    _allreduce_non_tensor_model_parallel_grads([chunk], config)
 
 
 class _WholeHead(nn.Module):
@@ -117,8 +124,8 @@ class CrossEntropy:
 
     def sharded(self, mesh: DeviceMesh) -> nn.Module:
         """Return this rank's words."""
-        _groups(mesh)
-        return _ShardedHead(_config(mesh["tp"].size()), self.smoothing)
+        groups_of(mesh)
+        return _ShardedHead(config_of(mesh["tp"].size()), self.smoothing)
 
     def args(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return hidden states of shape (positions, rows, width), and labels of (positions, rows)."""
@@ -127,7 +134,7 @@ class CrossEntropy:
 
     def grad_norm(self, module: nn.Module) -> float:
         """Return Megatron's norm."""
-        return _norm(module)
+        return norm_of(module)
 
 
 class _WholeLayer(nn.Module):
@@ -263,8 +270,8 @@ class GPT:
 
     def sharded(self, mesh: DeviceMesh) -> nn.Module:
         """Return Megatron's model on this rank."""
-        _groups(mesh)
-        config = _config(
+        groups_of(mesh)
+        config = config_of(
             mesh["tp"].size(),
             sequence_parallel=self.sequence_parallel,
             softmax_type="learnable" if self.attention_sink else "vanilla",
@@ -283,10 +290,8 @@ class GPT:
 
     def finish(self, module: _ShardedGPT) -> None:
         """Sum the gradients that each rank has for its positions alone, as ``finalize_model_grads`` does."""
-        model = module.model
-        model.ddp_config = mock.Mock(use_megatron_fsdp=False)
-        _allreduce_non_tensor_model_parallel_grads([model], model.config)
+        gradients_summed(module, module.model.config)
 
     def grad_norm(self, module: nn.Module) -> float:
         """Return Megatron's norm."""
-        return _norm(module)
+        return norm_of(module)
