@@ -202,8 +202,13 @@ class Mistake(Enum):
     MEAN_OF_RANKS = "the mean of the ranks' means instead of the mean over all tokens"
     RANKS_SCALED = "scaled by another factor on each rank: {factors}"
     COPIES_DIFFER = "the copies differ by rounding: each rank computes its own instead of receiving one"
+    COPIES_UNEQUAL = "its copies have different values along {names}: each rank computes it from its own part"
+    LOGARITHM_COUNTS = (
+        "log {c.counts[0]} too large: a sum inside a logarithm counts each term once for every rank of {names}"
+    )
     COPIES_DRIFT = "the copies had equal gradients in the first step, and differ after three"
     OF_WRONG_GRADIENT = "it is computed from wrong gradients, which another check reports"
+    OF_WRONG_OUTPUT = "it is computed with wrong outputs, which another check reports"
     NORM_COUNTS_COPIES = "the norm counts parameters that several ranks have {c.counts[0]} times"
     NORM_OF_OWN_RANK = "the norm includes only the parts of its own rank"
     NORM_LEAVES_OUT = "the norm leaves out {names}"

@@ -108,6 +108,11 @@ def of_tensor(over: OverRanks) -> Cause | None:
     return None
 
 
+def of_copies(over: OverRanks) -> Cause | None:
+    """Return that the copies of a wrong tensor differ, where :func:`of_tensor` names no cause; None if they do not."""
+    return next(_copies(over), None)
+
+
 def _missing(over: OverRanks, missing: Sequence[int]) -> Cause:
     have = [rank for rank in over.right if rank not in missing]
     if not have:
@@ -287,6 +292,21 @@ def _contributed(over: OverRanks) -> Iterator[Cause]:
             yield Cause(Mistake.RANK_MISSING, slots=(left,), names=tuple(over.dims))
 
 
+def _logarithm(over: OverRanks) -> Iterator[Cause]:
+    """Yield that every element is too large by the logarithm of a dimension's size."""
+    for name in over.dims:
+        more = math.log(over.size(name))
+        if over.agree(over.shown, {rank: right + more for rank, right in over.right.items()}):
+            yield Cause(Mistake.LOGARITHM_COUNTS, names=(name,), counts=(over.size(name),))
+
+
+def _copies(over: OverRanks) -> Iterator[Cause]:
+    """Yield that copies differ, if nothing says more."""
+    for name in over.dims:
+        if over.copied(name) and _unequal_in(over, [name]):
+            yield Cause(Mistake.COPIES_UNEQUAL, names=(name,))
+
+
 def _weights(over: OverRanks, name: str) -> list[float] | None:
     """Return how often each rank of the first group counts in the right value; None if that explains nothing."""
     group = over.mesh.groups([name])[0]
@@ -308,7 +328,7 @@ def _flat(values: _Values) -> Tensor:
 
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
-    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed,
+    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed, _logarithm,
 )  # fmt: skip
 
 

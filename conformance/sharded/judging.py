@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.diagnosis.cause import Cause, Mistake, numbered
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_norm, of_tensor
+from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
 from gradconform.drive.reference64 import widen
 from gradconform.judge.finding import BIT_EQUAL, Finding, Judged, Measured
 from gradconform.judge.values import Known, compare
@@ -395,9 +395,16 @@ class Judge:
             found = of_tensor(over)
             for contributions in () if found else self._contributions(tensor, right_of, got):
                 found = found or of_tensor(replace(over, contributions=contributions))
-            return found or self._of_uses(tensor, over)
+            found = found or self._of_uses(tensor, over)
+            if found is None and tensor.sort != "output" and self._outputs_wrong:
+                return Cause(Mistake.OF_WRONG_OUTPUT)
+            return found or of_copies(over)
         except Exception as error:  # noqa: BLE001 (the tensor is wrong, whatever the diagnosis does)
             return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
+
+    @cached_property
+    def _outputs_wrong(self) -> bool:
+        return any(isinstance(seen, Finding) for seen in self._outputs())
 
     def _of_uses(self, tensor: _Tensor, over: OverRanks) -> Cause | None:
         """Return that only one use of a tied parameter counts."""

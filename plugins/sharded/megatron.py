@@ -74,7 +74,9 @@ def norm_of(module: nn.Module) -> float:
 
 def gradients_summed(module: nn.Module, config: TransformerConfig) -> None:
     """Sum the gradients that each tensor rank has for its positions alone, as ``finalize_model_grads`` does."""
-    chunk = SimpleNamespace(ddp_config=SimpleNamespace(use_megatron_fsdp=False), named_parameters=module.named_parameters)
+    chunk = SimpleNamespace(
+        ddp_config=SimpleNamespace(use_megatron_fsdp=False), named_parameters=module.named_parameters
+    )
     _allreduce_non_tensor_model_parallel_grads([chunk], config)
 
 
