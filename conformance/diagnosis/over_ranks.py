@@ -328,7 +328,8 @@ def _flat(values: _Values) -> Tensor:
 
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
-    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed, _logarithm,
+    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed,
+    _logarithm,
 )  # fmt: skip
 
 
@@ -352,10 +353,19 @@ _NORM_TOLERANCE = 1e-4
 def of_norm(got: Mapping[int, float], parts: Sequence[NormPart], mesh: Mesh, eps: float) -> Cause | None:
     """Return the likely cause of a norm that is wrong on some rank."""
     near = max(_NORM_TOLERANCE, 16.0 * eps)
-    for cause, squares in _norms(list(got), parts, mesh):
+    alone = _norms_of_one_part(list(got), parts[0]) if len(parts) == 1 else ()
+    for cause, squares in (*alone, *_norms(list(got), parts, mesh)):
         if all(math.isclose(one, math.sqrt(max(squares[rank], 0.0)), rel_tol=near) for rank, one in got.items()):
             return cause
     return None
+
+
+def _norms_of_one_part(ranks: Sequence[int], part: NormPart) -> Iterator[tuple[Cause, dict[int, float]]]:
+    """Yield that the norm of one parameter has the part of one rank alone."""
+    for rank, square in part.by_rank.items():
+        if square < part.square:
+            cause = Cause(Mistake.NORM_OF_ONE_PART, names=(part.name, numbered("rank", [rank])))
+            yield cause, dict.fromkeys(ranks, square)
 
 
 def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Iterator[tuple[Cause, dict[int, float]]]:
@@ -369,11 +379,6 @@ def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Itera
     if copied:
         counted = sum(part.square * part.copies for part in parts)
         yield Cause(Mistake.NORM_COUNTS_COPIES, counts=(max(part.copies for part in copied),)), everywhere(counted)
-    if len(parts) == 1:
-        for rank, square in parts[0].by_rank.items():
-            if square < total:
-                names = (parts[0].name, numbered("rank", [rank]))
-                yield Cause(Mistake.NORM_OF_ONE_PART, names=names), everywhere(square)
     own = {rank: sum(part.by_rank.get(rank, 0.0) for part in parts) for rank in ranks}
     yield Cause(Mistake.NORM_OF_OWN_RANK), own
     if copied:

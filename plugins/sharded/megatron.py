@@ -60,7 +60,7 @@ def config_of(size: int, **given: Any) -> TransformerConfig:
 
 
 def norm_of(module: nn.Module) -> float:
-    """Return the norm by which Megatron's optimizer clips: of each unshared gradient on one of the ranks that have it."""
+    """Return the norm by which Megatron's optimizer clips."""
     grads = [
         one.grad
         for one in module.parameters()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_norm, of_tensor
+from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
 from gradconform.trial.mesh import Mesh
 
 EPS = torch.finfo(torch.float32).eps
@@ -48,6 +49,7 @@ CASES: dict[str, tuple[str, Mesh, list[Tensor | None], list[Tensor], list[Tensor
     "mean of means": ("mean_of_ranks", TP, [A + B] * 2, [0.5 * A + 1.5 * B] * 2, [A, B]),
     "mean of means, per rank": ("mean_of_ranks", TP, [2 * A, B / 1.5], [A, B], None),
     "another factor each": ("ranks_scaled", TP, [3 * A, 5 * B], [A, B], None),
+    "a logarithm of copies": ("logarithm_counts", TP, [WHOLE + math.log(2)] * 2, [WHOLE] * 2, None),
     "unrelated": ("", TP, [C, D], [WHOLE] * 2, None),
 }
 
@@ -94,6 +96,20 @@ PARTS = (
 )
 def test_a_wrong_norm_gets_its_cause(squares: tuple[float, float], said: str) -> None:
     assert str(of_norm({rank: square**0.5 for rank, square in enumerate(squares)}, PARTS, TP, EPS)) == said
+
+
+def test_a_norm_of_one_parameter_names_the_rank_whose_part_it_has() -> None:
+    found = of_norm({0: 2.0**0.5, 1: 2.0**0.5}, PARTS[1:2], TP, EPS)
+    assert str(found) == "the norm includes only rank 1's part of up.weight"
+    assert str(of_norm({0: 0.0, 1: 0.0}, PARTS[1:2], TP, EPS)) == "the norm leaves out up.weight"
+
+
+def test_unequal_copies_are_named_only_where_there_are_copies() -> None:
+    said = "its copies have different values along tp: each rank computes it from its own part"
+    copies = OverRanks(mesh=TP, got={0: C.float(), 1: D.float()}, right={0: WHOLE, 1: WHOLE}, eps=EPS)
+    parts = OverRanks(mesh=TP, got={0: C.float(), 1: D.float()}, right={0: A, 1: B}, eps=EPS)
+    assert str(of_copies(copies)) == said
+    assert of_copies(parts) is None
 
 
 def test_an_unrelated_norm_has_no_cause() -> None:

@@ -3,6 +3,8 @@
 torchrun --standalone --nproc-per-node 2 attention_sink_norm.py
 """
 
+# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+
 import sys
 
 import torch

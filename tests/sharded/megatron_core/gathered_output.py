@@ -3,6 +3,8 @@
 torchrun --standalone --nproc-per-node 2 gathered_output.py
 """
 
+# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+
 import contextlib
 import sys
 
@@ -32,7 +34,9 @@ for parallel in (True, False):
     loss = model(tokens, places, hidden, labels=labels).mean()
     loss.backward()
     losses[parallel], norms[parallel] = loss.item(), model.output_layer.weight.grad.norm().item()
-print(f"expected loss {losses[True]:.6f} and a head gradient of norm {norms[True]:.6f}, as with parallel_output=True")
-print(f"got {losses[False]:.6f} and {norms[False]:.6f}")
+sys.stdout.write(
+    f"expected loss {losses[True]:.6f} and a head gradient of norm {norms[True]:.6f}, as with parallel_output=True\n"
+)
+sys.stdout.write(f"got {losses[False]:.6f} and {norms[False]:.6f}\n")
 dist.destroy_process_group()
 sys.exit(int(abs(losses[True] - losses[False]) > 1e-4))

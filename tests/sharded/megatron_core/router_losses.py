@@ -6,7 +6,10 @@ z-loss is a mean of the ranks' means. The router on one rank has the whole seque
 torchrun --standalone --nproc-per-node 2 router_losses.py
 """
 
+# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +29,7 @@ padding = torch.zeros(8, 2, dtype=torch.bool)
 padding[5:] = True
 
 
-def gradient(size, mask, **given):
+def gradient(size: int, *, mask: bool, **given: Any) -> torch.Tensor:
     """Return the gradient of the router's weight on ``size`` ranks, from its auxiliary losses alone."""
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
     config = TransformerConfig(
@@ -51,9 +54,11 @@ for what, mask, given in (
                                        "calculate_per_token_loss": True}),
     ("z-loss with padding", True, {"moe_router_load_balancing_type": "none", "moe_z_loss_coeff": 0.1}),
 ):  # fmt: skip
-    right, got = gradient(1, mask, **given), gradient(ranks, mask, **given)
+    right, got = gradient(1, mask=mask, **given), gradient(ranks, mask=mask, **given)
     wrong += int((right - got).abs().max() > 1e-9)
     if rank == 0:
-        print(f"{what}: expected a gradient of norm {right.norm():.6g}, as on one rank; got {got.norm():.6g}")
+        sys.stdout.write(
+            f"{what}: expected a gradient of norm {right.norm():.6g}, as on one rank; got {got.norm():.6g}\n"
+        )
 dist.destroy_process_group()
 sys.exit(int(wrong > 0))

@@ -3,6 +3,8 @@
 torchrun --standalone --nproc-per-node 2 smoothed_loss.py
 """
 
+# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+
 import sys
 
 import torch
@@ -29,6 +31,8 @@ part = scores.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
 loss = vocab_parallel_cross_entropy(part, labels, SMOOTHING)
 loss.sum().backward()
 error = (part.grad - right.chunk(ranks, -1)[rank]).abs().max().item()
-print(f"rank {rank}: expected loss {whole[0, 0].item():.6f}, got {loss[0, 0].item():.6f}; gradient off by {error:.3g}")
+sys.stdout.write(
+    f"rank {rank}: expected loss {whole[0, 0].item():.6f}, got {loss[0, 0].item():.6f}; gradient off by {error:.3g}\n"
+)
 dist.destroy_process_group()
 sys.exit(int(error > 1e-9))

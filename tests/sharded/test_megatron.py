@@ -1,0 +1,76 @@
+"""Megatron-core's sharded stages: what the kit finds on them, and the scripts that confirm each finding.
+
+A folder beside this file holds the scripts, which know Megatron-core alone. Each shows what fails here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import gradconform
+
+VERSION = "0.16.1"
+SCRIPTS = sorted(Path(__file__).with_name("megatron_core").glob("*.py"))
+
+#: The rows of profile quick that fail, each with the kinds of the causes that the kit names.
+FAILING: dict[str, dict[str, set[str]]] = {
+    "megatron:CrossEntropy": {"smoothing-0.1": {"copies_unequal", "of_wrong_output"}},  # smoothed_loss.py
+    "megatron:GPT": {
+        "gathered-output": {"logarithm_counts", "of_wrong_output"},  # gathered_output.py
+        "attention-sink": {"norm_of_one_part"},  # attention_sink_norm.py
+    },
+    "megatron_router:Router": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    try:
+        found = importlib.metadata.version("megatron-core")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"megatron-core is not installed: pip install --no-deps megatron-core=={VERSION}")
+    if found != VERSION:
+        pytest.skip(f"the scripts tell of megatron-core {VERSION}, this is {found}")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_a_script_shows_its_defect_and_prints_expected_and_got(script: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "expected" in done.stdout, done.stderr
+    assert "got" in done.stdout
+    assert "Traceback" not in done.stdout
+    assert "exitcode  : 1 " in done.stderr  # the script's own, not that of an error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", FAILING)
+def test_a_run_reports_exactly_what_the_scripts_confirm(stage: str) -> None:
+    report = gradconform.check_sharded_stage(f"gradconform.plugins.sharded.{stage}")
+    found: dict[str, set[str]] = defaultdict(set)
+    for result in report:
+        if result.status != "passed":
+            _, _, row = result.check.split(".", 2)
+            found[row] |= {finding["cause"]["kind"] for finding in result.findings}
+    assert found == FAILING[stage]
+
+
+@pytest.mark.nightly
+def test_a_router_is_wrong_only_with_a_loss_per_token_or_with_unequal_padding() -> None:
+    report = gradconform.check_sharded_stage(
+        "gradconform.plugins.sharded.megatron_router:Router", profile="standard", checks="sharded.gradients.*"
+    )
+    failed = [result.message.partition("\n")[0] for result in report if result.status == "failed"]
+    assert failed
+    assert all(
+        ("padded" in row and "small scores" in row) or ("per token" in row) for row in failed
+    )  # router_losses.py
+    assert {result.status for result in report} == {"passed", "failed"}
