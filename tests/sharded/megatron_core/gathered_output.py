@@ -3,8 +3,6 @@
 torchrun --standalone --nproc-per-node 2 gathered_output.py
 """
 
-# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
-
 import contextlib
 import sys
 

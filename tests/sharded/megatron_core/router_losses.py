@@ -6,8 +6,6 @@ z-loss is a mean of the ranks' means. The router on one rank has the whole seque
 torchrun --standalone --nproc-per-node 2 router_losses.py
 """
 
-# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
-
 import sys
 from typing import Any
 

@@ -3,8 +3,6 @@
 torchrun --standalone --nproc-per-node 2 smoothed_loss.py
 """
 
-# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
-
 import sys
 
 import torch
