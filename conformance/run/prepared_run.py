@@ -70,7 +70,8 @@ class PreparedRun:
         """
         self._work = work
         self._settled = {result.check: result for result in planned.settled}
-        clauses = planned.selected(options)
+        #: The selected checks.
+        self.clauses = clauses = planned.selected(options)
         names = [*self._settled, *(clause.id for clause in clauses)]
         places = [Place(name, planned.device, planned.dtype) for name in names]
         report = Report(

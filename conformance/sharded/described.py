@@ -179,6 +179,7 @@ def describe_stage(orders: Orders, send: Send) -> None:
         "sha256": None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest(),
         "meshes": [dict(mesh.sizes) for mesh in found.meshes],
         "options": {name: [_word(name, value) for value in values] for name, values in found.options.items()},
+        "values": {name: list(map(repr, values)) for name, values in found.options.items()},
         "unsupported": list(found.unsupported),
         "outputs": sum(output.is_floating_point() for output in outputs),
         "parameters": sum(1 for _ in whole.parameters()),

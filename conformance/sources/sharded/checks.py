@@ -65,7 +65,7 @@ def _named(stage: object) -> str:
 
 def prepare(options: Any) -> PreparedRun:
     """Return the prepared run of a sharded stage."""
-    facts = query_target("gradconform.sharded.described:describe_stage", str(options.target))
+    facts = facts_of(options)
     meshes = _meshes(options, facts)
     has = _backward(options)
     dimensions = dimensions_of(facts, meshes, full=has["full"], split=has["split"])
@@ -92,6 +92,11 @@ def prepare(options: Any) -> PreparedRun:
     lines += [f"backward by {options.backward}"] if options.backward else []
     lines += ["gloo over copies on the CPU"] if backend == HOST_COPIES else []
     return PreparedRun(options, replace(planned, lines=tuple(lines)), _Work(options, checks, dtype, backend))
+
+
+def facts_of(options: Any) -> dict[str, Any]:
+    """Return what a plan needs to know about the stage, which is not imported in this process."""
+    return query_target("gradconform.sharded.described:describe_stage", str(options.target))
 
 
 def _meshes(options: Any, facts: Mapping[str, Any]) -> list[Mesh]:
