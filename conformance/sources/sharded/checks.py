@@ -113,9 +113,12 @@ def _meshes(options: Any, facts: Mapping[str, Any]) -> list[Mesh]:
 
 
 def _backward(options: Any) -> dict[str, bool]:
-    """Return which backward the run has, full or split."""
+    """Return which backward the run has, full or split.
+
+    Plain autograd has no split: it would run the graph twice, which a stage's own Function may not support.
+    """
     if not options.backward:
-        return {"full": True, "split": True}
+        return {"full": True, "split": False}
     return query_target("gradconform.sharded.described:describe_backward", str(options.backward))
 
 
