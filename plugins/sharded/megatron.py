@@ -6,6 +6,7 @@ Its modules create tensors on CUDA's current device, and draw from its generator
 from __future__ import annotations
 
 import contextlib
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,23 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
 WIDTH, HEADS, WORDS, POSITIONS, ROWS = 16, 4, 16, 8, 2
 
 
+class _NoStream:
+    """A stream where there is none: its work is done when it is given."""
+
+    def __init__(self, *_: object) -> None:
+        """Take what torch's stream takes."""
+
+    def wait_stream(self, other: object) -> None:
+        """Return at once."""
+
+    def record_event(self) -> _NoStream:
+        """Return an event that has happened."""
+        return self
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
 def groups_of(mesh: DeviceMesh) -> None:
     """Make Megatron's groups as the mesh says, in a rank's own process; on a CPU, let it name that instead of CUDA.
 
@@ -41,12 +59,16 @@ def groups_of(mesh: DeviceMesh) -> None:
         torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
         tracker = tensor_parallel.random.CudaRNGStatesTracker
         tracker.fork = lambda *_: contextlib.nullcontext()
-    size = mesh["tp"].size()
+        torch.cuda.Stream = _NoStream  # type: ignore[misc, assignment]
+        torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment, return-value]
+        torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
+    sizes = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
     if parallel_state.is_initialized():
-        if parallel_state.get_tensor_model_parallel_world_size() == size:
-            return
         parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=sizes.get("tp", 1), expert_model_parallel_size=sizes.get("ep", 1),
+        expert_tensor_parallel_size=sizes.get("tp", 1),
+    )  # fmt: skip
 
 
 def config_of(size: int, **given: Any) -> TransformerConfig:
@@ -60,16 +82,20 @@ def config_of(size: int, **given: Any) -> TransformerConfig:
 
 
 def norm_of(module: nn.Module) -> float:
-    """Return the norm by which Megatron's optimizer clips."""
-    grads = [
-        one.grad
-        for one in module.parameters()
-        if one.grad is not None
-        and param_is_not_shared(one)
-        and tensor_parallel.param_is_not_tensor_parallel_duplicate(one)
-    ]
+    """Return the norm by which Megatron's optimizers clip: one has the experts, and sums over other ranks."""
+    dense, experts = [], []
+    for one in module.parameters():
+        counted = param_is_not_shared(one) and tensor_parallel.param_is_not_tensor_parallel_duplicate(one)
+        if one.grad is not None and counted:
+            (dense if getattr(one, "allreduce", True) else experts).append(one.grad)
+    groups = (
+        parallel_state.get_model_parallel_group(),
+        parallel_state.get_expert_tensor_model_pipeline_parallel_group(),
+    )
     with NamedDevice(next(module.parameters()).device):
-        return float(get_grad_norm_fp32(grads, grad_stats_parallel_group=parallel_state.get_model_parallel_group()))
+        norms = [get_grad_norm_fp32(own, grad_stats_parallel_group=group)
+                 for own, group in zip((dense, experts), groups, strict=True)]  # fmt: skip
+    return math.hypot(*norms)
 
 
 def gradients_summed(module: nn.Module, config: TransformerConfig) -> None:
