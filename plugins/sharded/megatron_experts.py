@@ -1,4 +1,4 @@
-"""Megatron-core's layer of experts as a sharded stage: experts over ranks that are also replicas, in its own wrapper."""
+"""Megatron-core's layer of experts as a sharded stage: experts over ranks that are replicas, in its own wrapper."""
 
 from __future__ import annotations
 
