@@ -55,13 +55,10 @@ class JoinedRank:
 
     def run(self, cases: Sequence[RankCase], outcomes_of: Callable[[Any], Sequence[Outcome]]) -> None:
         """Run every case and write its outcomes; end the process if one raises, since the others wait for it."""
-        file = (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8")
         for case in cases:
             self.marker.begin(case.id)
             outcomes = outcomes_of(case)
-            lines = "".join(outcome.to_line() for outcome in outcomes)
-            file.write(lines)
-            file.flush()
+            lines = self.write(outcomes)
             if any(outcome.raised is not None for outcome in outcomes):
                 os._exit(1)
             self.marker.note("the end of the case")
@@ -72,6 +69,13 @@ class JoinedRank:
         # while it holds the GIL, and one of them may need the GIL to free a tensor.
         gc.collect()
         dist.destroy_process_group()
+
+    def write(self, outcomes: Sequence[Outcome]) -> str:
+        """Write outcomes, which the run reads at once; return their lines."""
+        lines = "".join(outcome.to_line() for outcome in outcomes)
+        with (self.folder / f"rank-{self.rank}.ndjson").open("a", encoding="utf-8") as file:
+            file.write(lines)
+        return lines
 
     def _share(self, lines: str) -> None:
         """Wait for the other ranks, and record the outcomes of other machines: each machine reports all of them."""

@@ -195,7 +195,8 @@ class Ranks:
         while True:
             ended = self.gone or bool(self.start.exits())  # read first: earlier outcomes are read below
             found = self._outcomes(case)
-            if self.hung or len(found) == self.machines.ranks or ended or any(outcome.raised for outcome in found):
+            stops = any(outcome.raised or outcome.refused for outcome in found)
+            if self.hung or len(found) == self.machines.ranks or ended or stops:
                 return found
             self._look()
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradconform.torch_releases.dispatch import DispatchMode
 from gradconform.trial.mesh import Mesh
 
 #: The namespaces of operators that communicate.
@@ -53,7 +53,7 @@ class Call:
         return f"{self.name} over {mesh.named(self.ranks)} at {self.line}"
 
 
-class CollectiveLog(TorchDispatchMode):
+class CollectiveLog(DispatchMode):
     """Records every collective of this thread while it is active, and reports each to ``on_call`` before it begins.
 
     Each is also written to ``file``, which other processes read if this rank ends or hangs. ``groups`` has the ranks of

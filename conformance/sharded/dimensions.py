@@ -11,6 +11,9 @@ from gradconform.covering.rows import named
 from gradconform.covering.search import array
 from gradconform.covering.space import Space, Words
 from gradconform.trial.mesh import Mesh
+from gradconform.user_input.values import nearest
+
+from .stage import DescriptionError
 
 #: The programs of one step: F, B, I and W of each micro-batch. Every rank runs the same.
 ORDERS: Mapping[str, str] = {
@@ -32,6 +35,9 @@ _PHRASES = {
     "split-three-mb": "a split backward of three micro-batches",
     "split-late": "a split backward whose W run last",
 }
+
+#: The values that only some stages have.
+_OPTIONAL_WORDS = frozenset({"none-for-one", "standing", "first-frozen", "others-frozen"})
 
 _CONSTRAINTS = (
     never("a split backward may not recompute", {"order": "split split-three-mb split-late"}, {"memory": "checkpoint"}),
@@ -83,7 +89,18 @@ def dimensions_of(facts: Mapping[str, Any], meshes: Sequence[Mesh], *, full: boo
             value("checkpoint", "activation checkpointing", checkpoint=True),
         )),
     ]  # fmt: skip
+    _refuse_unknown(facts["unsupported"], found)
     return [_without(one, frozenset(facts["unsupported"])) for one in found]
+
+
+def _refuse_unknown(words: Sequence[str], dimensions: Sequence[Dimension]) -> None:
+    """Raise :class:`.DescriptionError` for a word that names no value: it would withhold nothing."""
+    known = {*_PHRASES, *_OPTIONAL_WORDS}
+    known |= {word for one in dimensions for word in (one.name, *(value.word for value in one.values))}
+    for word in words:
+        if word not in known:
+            msg = f"unsupported: unknown value {word!r}; nearest: {nearest(word, known)}"
+            raise DescriptionError(msg)
 
 
 def _without(dimension: Dimension, unsupported: frozenset[str]) -> Dimension:

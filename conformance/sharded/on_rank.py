@@ -225,7 +225,8 @@ class Drive:
         spec = StageSpec(
             n_microbatches=len(batches), example_args=args[0], args_require_grad=batches[0].require_grad,
         )  # fmt: skip
-        session: Any = self._adapter.open(self.module, spec)
+        with within():
+            session: Any = self._adapter.open(self.module, spec)
         outputs: dict[int, Any] = {}
         inputs: dict[int, Sequence[Tensor | None]] = {}
         try:

@@ -81,6 +81,7 @@ class RankProcess(JoinedRank):
             with torch.random.fork_rng(devices=[]):
                 shown = drive.show(batches, self.folder / calls_of(self.rank), self.marker.note, self.marker.within)
         except DescriptionError as error:
+            self.write([Outcome(case=row.id, rank=self.rank, refused=str(error))])  # others may wait in a collective
             shown = error
         self.marker.note("the end of its program")
         found = self._from_all(shown)

@@ -104,7 +104,8 @@ def _result(check: RowCheck, outcomes: Sequence[Outcome], job: ShardedJob, unsup
 def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob, folder: Path) -> Iterator[Result]:
     """Yield the results of a row in which ranks ended: the first check has the message, the others name it."""
     first, *others = checks
-    own = any(mark.inside for mark in ended.marks.values()) or any(one.raised for one in ended.outcomes)
+    own = any(mark.inside for mark in ended.marks.values())
+    kit = not own and any(one.raised for one in ended.outcomes)
     mesh = mesh_of(row)
     logs = [read_calls(folder / calls_of(rank)) for rank in range(mesh.ranks)]
     differs = mismatch(logs, mesh, ended=False)
@@ -113,8 +114,8 @@ def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob, 
         job.device,
         job.dtype,
         status="failed" if own else "error",
-        kind="error" if own else "environment",
-        message="\n".join([row.tried, *said, *_sentences(ended, job)]),
+        kind="error" if own else "kit" if kit else "environment",
+        message="\n".join([row.tried, *said, *_sentences(ended, job), *(_tracebacks(ended) if kit else [])]),
     )
     for check in others:
         words = f"the ranks ended before it could be judged; see {first.id}"
@@ -141,6 +142,11 @@ def _sentences(ended: Ended, job: ShardedJob) -> Iterator[str]:
         yield ended.launcher or "the ranks ended without a message"
     if waits:
         yield _waiting_words(waits)
+
+
+def _tracebacks(ended: Ended) -> list[str]:
+    """Return the traceback of an error of the kit."""
+    return [one.raised.strip() for one in ended.outcomes if one.raised][:1]
 
 
 def _in_collective(outcome: Outcome) -> bool:

@@ -5,23 +5,15 @@ Nothing here imports torch, so a module of the user imports this as fast as any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gradconform.exits import UsageError
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor.placement_types import Placement
-
-#: How a tensor is divided: one of torch's placements, which then holds for every mesh dimension with a size above 1 if
-#: it is ``Replicate()``, and otherwise needs a mesh of one dimension; a placement per mesh dimension, by name; or a
-#: function of the whole tensor, this rank's coordinate and the mesh's sizes, both by dimension, that returns the part.
-PlacementLike: TypeAlias = (
-    "Placement | Mapping[str, Placement] | Callable[[Tensor, Mapping[str, int], Mapping[str, int]], Tensor]"
-)
 
 
 class DescriptionError(UsageError):
@@ -60,14 +52,17 @@ class ShardedStage(Protocol):
 OPTIONAL: Mapping[str, str] = {
     "name": "the name in reports; default: the class's",
     "options": "keyword arguments of the class and the values to try: {'sequence_parallel': (False, True)}",
-    "placements": "how each parameter and buffer of the sharded module is divided, by name; a DTensor needs none",
+    "placements": "how each parameter and buffer of the sharded module is divided, by name: one of torch's placements, "
+    "one per mesh dimension by its name, or a function of the whole tensor, this rank's coordinate and the mesh's "
+    "sizes, both by dimension, that returns the part; a DTensor needs none",
     "arg_placements": "how each argument is divided; default: replicated",
     "output_placements": "how each output is divided; default: replicated; a DTensor needs none",
     "arg_grad_placements": "how the gradient of each argument is divided; default: as the argument. A replicated "
     "argument may have a partial gradient",
     "output_grad_placements": "how the gradient of each output is divided; default: as the output, and replicated for "
     "a partial output",
-    "whole_names": "the whole stage's name of each parameter of the sharded module whose name differs",
+    "whole_names": "the whole stage's name of each parameter of the sharded module whose name differs, or a function "
+    "of the name and this rank's coordinate that returns it",
     "finish": "finish(module): the reductions after the last backward of a step",
     "grad_norm": "grad_norm(module) -> float: the norm of all gradients by which the engine clips",
     "unsupported": "values of the kit's dimensions that the stage does not support, such as ('frozen', 'checkpoint')",

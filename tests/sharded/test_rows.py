@@ -14,6 +14,7 @@ from gradconform.report.sentences import command_again
 from gradconform.results import Report, Result
 from gradconform.sharded.cases import ShardedJob, row_of
 from gradconform.sharded.dimensions import _CONSTRAINTS, ORDERS, dimensions_of, rows_of
+from gradconform.sharded.stage import DescriptionError
 from gradconform.sources.sharded import SOURCE
 from gradconform.trial.mesh import Mesh
 
@@ -57,6 +58,11 @@ def test_values_that_a_stage_does_not_support_are_in_no_row() -> None:
     }
     assert not words & {"checkpoint", "first-frozen", "others-frozen"}
     assert "expanded" in words
+
+
+def test_a_misspelt_value_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="unknown value 'checkpiont'; nearest: checkpoint"):
+        dimensions(unsupported=["checkpiont"])
 
 
 def test_a_stage_with_reductions_in_finish_finds_no_values_in_place() -> None:

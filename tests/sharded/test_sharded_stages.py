@@ -117,7 +117,7 @@ ENDS = {
     ),
     "dies": ("os.kill(os.getpid(), 9)", "rank 1 died (SIGKILL)"),
     "hangs": ("time.sleep(1000)", "rank 1 was at broken.py:10, in enter"),
-    "one collective less": ("return value", "the ranks call other collectives: call 1 over tp differs"),
+    "one collective less": ("return value", "the ranks call other collectives: call 2 over tp differs"),
     "another collective": (
         "dist.all_gather([torch.empty_like(value) for _ in range(2)], value.contiguous(), group=self.group)",
         "rank 1 calls all_gather over tp at broken.py:10, in enter",
@@ -146,6 +146,10 @@ MISTAKES = {
     "another output": (
         "output_placements = property(lambda self: (Shard(1),), lambda self, value: None)",
         "output 0 has the shape (2, 8, 8) on rank 0, but its part of the whole (2, 8, 8) has (2, 4, 8)",
+    ),
+    "another output on one rank": (
+        "output_placements = property(lambda self: (lambda w, at, _: w[: 2 - at['tp']],), lambda self, value: None)",
+        "output 0 has the shape (2, 8, 8) on rank 1, but its part of the whole (2, 8, 8) has (1, 8, 8)",
     ),
     "a wrong number": (
         "arg_grad_placements = (Replicate(), Replicate())",
