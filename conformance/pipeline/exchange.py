@@ -78,7 +78,7 @@ class Outcome:
 
     ``raised`` is an exception with its traceback, ``cause`` its first cause in a line, ``at`` the time then in seconds.
     ``unsupported`` is the reason why it was not tried. ``refused`` is a mistake of the user's input that only the ranks
-    can see, which ends the run. ``kit_failed`` is the end of a traceback of the kit's own judging.
+    can see, which ends the run.
     """
 
     case: str
@@ -92,7 +92,6 @@ class Outcome:
     at: float = 0.0
     unsupported: str | None = None
     refused: str | None = None
-    kit_failed: str | None = None
 
     def to_line(self) -> str:
         """Return the outcome as one line of JSON."""

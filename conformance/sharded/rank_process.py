@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -97,27 +96,17 @@ class RankProcess(JoinedRank):
     def _outcomes(self, row: Row, judge: Judge, started: float) -> list[Outcome]:
         found: list[Outcome] = []
         for kind in self.job.kinds:
-            outcome = Outcome(
-                case=check_id(kind, row.id),
-                rank=self.rank,
-                duration_s=time.perf_counter() - started if not found else 0.0,
-            )
-            try:
-                judged = list(judge.judged(kind))
-            except DescriptionError:
-                raise
-            except Exception as error:  # noqa: BLE001 (the stage has run, so the kit failed)
-                failed = "".join(traceback.format_exception(error)[-3:]).strip()
-                found.append(replace(outcome, kit_failed=failed))
-                continue
+            judged = list(judge.judged(kind))
             findings: list[Finding] = findings_in(judged)
             error_ratios = error_ratios_in(judged)
             found.append(
-                replace(
-                    outcome,
+                Outcome(
+                    case=check_id(kind, row.id),
+                    rank=self.rank,
                     findings=tuple(findings),
                     error_ratio=finite(max(error_ratios, default=None)),
                     bit_equal=not findings and not any(error_ratios),
+                    duration_s=time.perf_counter() - started if not found else 0.0,
                 )
             )
         return found

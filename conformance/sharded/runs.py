@@ -87,10 +87,6 @@ def _result(check: RowCheck, outcomes: Sequence[Outcome], job: ShardedJob, unsup
     if unsupported is not None:
         return check.result(job.device, job.dtype, status="unsupported", message=unsupported)
     (found,) = outcomes[:1]
-    if found.kit_failed is not None:
-        return check.result(
-            job.device, job.dtype, status="error", kind="kit", message=f"the kit failed: {found.kit_failed}"
-        )
     return check.result(
         job.device,
         job.dtype,

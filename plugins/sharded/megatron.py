@@ -67,7 +67,7 @@ def groups_of(mesh: DeviceMesh) -> None:
         parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=sizes.get("tp", 1), expert_model_parallel_size=sizes.get("ep", 1),
-        expert_tensor_parallel_size=sizes.get("tp", 1),
+        expert_tensor_parallel_size=sizes.get("tp", 1), context_parallel_size=sizes.get("cp", 1),
     )  # fmt: skip
 
 
