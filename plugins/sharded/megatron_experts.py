@@ -78,7 +78,7 @@ class Experts:
     options = {"dispatcher": ("alltoall", "allgather"), "shared_expert": (False, True)}
     arg_placements = (Shard(1),)
     output_placements = (Shard(1),)
-    unsupported = ("values", "zeros", "first-frozen", "others-frozen")
+    unsupported = ("before", "weights")
 
     def __init__(self, *, dispatcher: str = "alltoall", shared_expert: bool = False) -> None:
         """Choose how tokens reach their experts, and whether one expert has all tokens."""
