@@ -97,7 +97,7 @@ STAGE is a class that has both forms of the stage, and says how tensors are divi
     examples="""\
 examples:
   gradconform sharded my_layers.py:ColumnRowMLP
-  gradconform sharded my_layers.py:ColumnRowMLP --profile standard --dtype bfloat16
+  gradconform sharded my_layers.py:ColumnRowMLP --profile standard
   gradconform sharded my_layers.py:ColumnRowMLP --backward mypackage.backward
   gradconform sharded my_layers.py:ColumnRowMLP --checks 'sharded.gradients.*'
 """,
