@@ -353,7 +353,7 @@ _NORM_TOLERANCE = 1e-4
 def of_norm(got: Mapping[int, float], parts: Sequence[NormPart], mesh: Mesh, eps: float) -> Cause | None:
     """Return the likely cause of a norm that is wrong on some rank."""
     near = max(_NORM_TOLERANCE, 16.0 * eps)
-    alone = _norms_of_one_part(list(got), parts[0]) if len(parts) == 1 else ()
+    alone = [*_norms_of_one_part(list(got), parts[0])] if len(parts) == 1 else []
     for cause, squares in (*alone, *_norms(list(got), parts, mesh)):
         if all(math.isclose(one, math.sqrt(max(squares[rank], 0.0)), rel_tol=near) for rank, one in got.items()):
             return cause

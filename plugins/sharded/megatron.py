@@ -60,8 +60,8 @@ def groups_of(mesh: DeviceMesh) -> None:
         tracker = tensor_parallel.random.CudaRNGStatesTracker
         tracker.fork = lambda *_: contextlib.nullcontext()
         torch.cuda.Stream = _NoStream  # type: ignore[misc, assignment]
-        torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment, return-value]
-        torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
+        torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment]
+        torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
     sizes = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
     if parallel_state.is_initialized():
         parallel_state.destroy_model_parallel()
@@ -83,7 +83,8 @@ def config_of(size: int, **given: Any) -> TransformerConfig:
 
 def norm_of(module: nn.Module) -> float:
     """Return the norm by which Megatron's optimizers clip: one has the experts, and sums over other ranks."""
-    dense, experts = [], []
+    dense: list[Tensor] = []
+    experts: list[Tensor] = []
     for one in module.parameters():
         counted = param_is_not_shared(one) and tensor_parallel.param_is_not_tensor_parallel_duplicate(one)
         if one.grad is not None and counted:
@@ -117,7 +118,8 @@ class _WholeHead(nn.Module):
     def forward(self, value: Tensor, labels: Tensor) -> Tensor:
         logs = self.head(value).log_softmax(-1)
         right = logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        return -(1.0 - self.smoothing) * right - self.smoothing * logs.mean(-1)
+        losses: Tensor = -(1.0 - self.smoothing) * right - self.smoothing * logs.mean(-1)
+        return losses
 
 
 class _ShardedHead(nn.Module):
@@ -177,7 +179,8 @@ class _WholeLayer(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         value = value + self.proj(self.attended(self.qkv(self.before(value))))
-        return value + self.down(F.gelu(self.up(self.between(value))))
+        found: Tensor = value + self.down(F.gelu(self.up(self.between(value))))
+        return found
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions, rows = qkv.shape[:2]

@@ -54,8 +54,10 @@ class _WholeExperts(nn.Module):
         chosen = self.router(value).topk(CHOSEN, -1)
         shares = torch.zeros(*value.shape[:-1], EXPERTS, dtype=value.dtype)
         shares = shares.scatter(-1, chosen.indices, chosen.values.softmax(-1))
-        found = sum(expert(value) * shares[..., [place]] for place, expert in enumerate(self.experts))
-        return found if self.shared is None else found + self.shared(value)
+        found = torch.zeros_like(value) if self.shared is None else self.shared(value)
+        for place, expert in enumerate(self.experts):
+            found = found + expert(value) * shares[..., [place]]
+        return found
 
 
 class _Wrapped(nn.Module):
@@ -132,7 +134,7 @@ class Experts:
         finalize_model_grads([module.wrapper])
         replicas = parallel_state.get_data_parallel_world_size()
         for one in module.parameters():
-            one.grad = one.main_grad * replicas
+            one.grad = one.main_grad * replicas  # type: ignore[attr-defined] # the wrapper sets it
         module.wrapper.zero_grad_buffer()
 
     def grad_norm(self, module: nn.Module) -> float:

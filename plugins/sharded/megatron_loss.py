@@ -107,5 +107,5 @@ class MaskedLoss:
         """Let Megatron reduce its buffers."""
         finalize_model_grads([module.wrapper])
         for one in module.parameters():
-            one.grad = one.main_grad.clone()
+            one.grad = one.main_grad.clone()  # type: ignore[attr-defined] # the wrapper sets it
         module.wrapper.zero_grad_buffer()

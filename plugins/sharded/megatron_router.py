@@ -38,8 +38,13 @@ class _Added(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         return grad, torch.ones((), dtype=grad.dtype)
+
+
+def _added(value: Tensor, loss: Tensor) -> Tensor:
+    found: Tensor = _Added.apply(value, loss)  # type: ignore[no-untyped-call] # torch has no types for it
+    return found
 
 
 class _WholeRouter(nn.Module):
@@ -57,7 +62,7 @@ class _WholeRouter(nn.Module):
         tokens = counts.sum()
         if self.small_scores:
             loss = SMALL * (scores.logsumexp(-1).square() * counts).sum() / tokens
-            scores = _Added.apply(scores, loss * tokens if self.per_token else loss)
+            scores = _added(scores, loss * tokens if self.per_token else loss)
         chosen = scores.topk(CHOSEN, -1)
         shares = torch.zeros_like(scores).scatter(-1, chosen.indices, chosen.values.softmax(-1))
         if self.kind == "none":
@@ -71,7 +76,7 @@ class _WholeRouter(nn.Module):
         else:
             loss = (used.sum(0) * likely.sum(0)).sum() * EXPERTS * BALANCE / (CHOSEN * tokens * tokens)
         factor = (tokens / rows if self.kind == "seq_aux_loss" else tokens) if self.per_token else 1.0
-        return _Added.apply(shares, loss * factor)
+        return _added(shares, loss * factor)
 
 
 class _ShardedRouter(nn.Module):
