@@ -5,13 +5,11 @@ All faults take many minutes, so each day has another part of them. A failure sa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from datetime import datetime, timezone
 
 import pytest
+from daily_part import part_of_today
 
-from gradconform.contract.shard import Shard
 from gradconform.reference.faults import FAULTS
 from gradconform.sources.faults.distribution import judge_all
 from gradconform.sources.faults.subject import SelftestOptions, Subject
@@ -23,14 +21,9 @@ VARIABLE = "GRADCONFORM_WHOLE_RUNS"
 PARTS = 20
 
 
-def part() -> Shard:
-    today = datetime.now(tz=timezone.utc).date().toordinal() % PARTS + 1
-    return Shard.parse(os.environ.get(VARIABLE, f"{today}/{PARTS}"))
-
-
 @pytest.mark.slow
 def test_a_whole_run_kills_every_fault_of_a_part(record_property: Callable[..., None]) -> None:
-    shard = part()
+    shard = part_of_today(PARTS, VARIABLE)
     record_property(VARIABLE, str(shard))
     names = [name for name, fault in FAULTS.items() if fault.dtypes is None or "float32" in fault.dtypes]
     subjects: list[Subject] = [("fault", name) for name in names[shard.index - 1 :: shard.count]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from daily_part import part_of_today
 
 import gradconform
 from gradconform.exits import EXIT_USAGE, RunStoppedError
@@ -18,6 +20,10 @@ RIGHT = (
     "column_row:ColumnRowMLP", "vocabulary:VocabularyLoss", "context:ContextAttention", "experts:RoutedExperts",
     "torch_styles:TorchStyles", "token_mean:TokenMean", "fused:FusedHeads", "overlapped:OverlappedMLP",
 )  # fmt: skip
+
+
+#: The variable that names another part of the faults than today's, such as 3/11, and the number of parts.
+VARIABLE, PARTS = "GRADCONFORM_SHARDED_FAULTS", 11
 
 
 def judged(stage: str, **options: Any) -> Report:
@@ -39,14 +45,22 @@ def test_a_right_stage_passes_each_kind_of_check() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("stage", RIGHT)
+def test_a_right_stage_passes(stage: str) -> None:
+    assert wrong(judged(stage)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("stage", RIGHT)
 def test_a_right_stage_passes_in_every_dtype(stage: str, dtype: str) -> None:
     assert wrong(judged(stage, dtype=dtype)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", RIGHT)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(one, marks=pytest.mark.nightly if place else pytest.mark.slow) for place, one in enumerate(RIGHT)],
+)
 def test_a_right_stage_passes_every_pair_on_every_mesh(stage: str) -> None:
     report = judged(stage, profile="standard")
     assert wrong(report) == []
@@ -59,26 +73,34 @@ def test_a_target_runs_the_backward_of_a_sharded_stage(backward: str) -> None:
     assert wrong(judged("column_row:ColumnRowMLP", backward=backward)) == []
 
 
-def caught(name: str) -> None:
+def assert_caught(name: str) -> None:
     """Require that a run of profile quick finds a fault, and names its cause."""
     kind, cause = FAULTS[name]
     report = judged(f"faults:{name}")
     failed = [result for result in report if result.status == "failed" and result.check.split(".")[1] == kind]
     assert failed, [result.check for result in report if result.status != "passed"]
     named = {finding["cause"]["kind"] for result in failed for finding in result.findings if finding["cause"]}
-    assert cause in named if cause else True, named
+    assert cause in named or not cause, named
     assert report.verdict == "failed"
 
 
 @pytest.mark.parametrize("name", ["SequenceGradientsNotSummed", "NormCountsCopies"])
 def test_a_fault_is_found_with_its_cause(name: str) -> None:
-    caught(name)
+    assert_caught(name)
 
 
 @pytest.mark.slow
+def test_the_faults_of_a_part_are_found_with_their_causes(record_property: Callable[..., None]) -> None:
+    shard = part_of_today(PARTS, VARIABLE)
+    record_property(VARIABLE, str(shard))
+    for name in sorted(FAULTS)[shard.index - 1 :: shard.count]:
+        assert_caught(name)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_every_fault_is_found_with_its_cause(name: str) -> None:
-    caught(name)
+    assert_caught(name)
 
 
 def test_every_fault_says_what_it_does_wrong() -> None:

@@ -1,0 +1,78 @@
+"""Faults of a mean over tokens, on a mesh of two dimensions."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gradconform.reference.sharded.regions import summed
+from gradconform.reference.sharded.token_mean import ShardedClassifier, TokenMean
+
+from .experts import reduce_all
+from .fault import fault
+
+
+class _OwnMean(ShardedClassifier):
+    def averaged(self, losses: Tensor, valid: Tensor) -> Tensor:
+        return losses / valid.clamp(min=1) / self.dp.size()
+
+
+@fault("gradients", "mean_of_ranks")
+class MeanOfRanks(TokenMean):
+    """Each rank divides by its own tokens, and the means are averaged."""
+
+    module = _OwnMean
+
+
+@fault("gradients", "not_summed_over")
+class ReplicasNotSummed(TokenMean):
+    """Gradients are summed over no replica."""
+
+    def finish(self, module: ShardedClassifier) -> None:
+        return
+
+
+@fault("gradients", "divided_by_size_of")
+class ReplicasAveraged(TokenMean):
+    """Gradients of a mean over all tokens are averaged over the replicas once more."""
+
+    def finish(self, module: ShardedClassifier) -> None:
+        super().finish(module)
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= module.dp.size()
+
+
+@fault("gradients", "summed_over_other")
+class SummedOverWrongGroup(TokenMean):
+    """Gradients are summed over the tensor ranks instead of the replicas."""
+
+    mesh = {"dp": (2,), "tp": (2,)}
+
+    def finish(self, module: ShardedClassifier) -> None:
+        reduce_all(module.parameters(), module.tp)
+
+
+@fault("gradients", "parts_summed")
+class SummedOverAllRanks(TokenMean):
+    """Gradients are summed over all ranks instead of the replicas."""
+
+    mesh = {"dp": (2,), "tp": (2,)}
+
+    def finish(self, module: ShardedClassifier) -> None:
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+
+
+class _CountedOverTensorRanks(ShardedClassifier):
+    def averaged(self, losses: Tensor, valid: Tensor) -> Tensor:
+        return losses / summed(valid, self.tp).clamp(min=1)
+
+
+@fault("gradients", "mean_of_ranks")
+class TokensCountedOverWrongGroup(TokenMean):
+    """The tokens are counted over the tensor ranks instead of the replicas."""
+
+    mesh = {"dp": (2,), "tp": (2,)}
+    module = _CountedOverTensorRanks
