@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from daily_part import part_of_today
 
 from gradconform.reference.faults import FAULTS
 from gradconform.sources.faults.distribution import judge_all
 from gradconform.sources.faults.subject import SelftestOptions, Subject
+from tests.daily_part import part_of_today
 
 #: The variable that names another part than today's, such as 3/20.
 VARIABLE = "GRADCONFORM_WHOLE_RUNS"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daily_part import part_of_today
 
 import gradconform
 from gradconform.exits import EXIT_USAGE, RunStoppedError
@@ -15,6 +14,7 @@ from gradconform.reference.sharded import faults
 from gradconform.reference.sharded.faults import FAULTS
 from gradconform.results import Report
 from gradconform.user_input.values import SelectionError
+from tests.daily_part import part_of_today
 
 RIGHT = (
     "column_row:ColumnRowMLP", "vocabulary:VocabularyLoss", "context:ContextAttention", "experts:RoutedExperts",
