@@ -46,23 +46,23 @@ def serve(orders: Orders, send: Send) -> None:
     choice = _made_ready(options, first)
     plan = (next(orders) if first.get("waits") else first).get("measured")
     measured = None if plan is None else json.loads(Path(plan).read_text(encoding="utf-8"))
-    with objects_frozen():
+    with objects_frozen():  # to the end: a full collection would scan all of torch
         run = _watched(Run(options, choice=choice, measured=measured), send)
-    send(run.header().to_record())
-    oracle: Run | None = None
-    for order in orders:
-        if order["oracle"] and oracle is None:
-            plain = options.but(target=AutogradAdapter(), waivers=None)
-            oracle = _watched(Run(plain, choice=choice, measured=run.measured), send)
-        run.explains &= not order["again"]
-        chosen = oracle if order["oracle"] and oracle is not None else run
-        chosen.run_places(
-            lambda result: _send_result(result, send),
-            on_start=lambda begun: send(started(begun)),
-            places=[Place(*place) for place in order["places"]],
-        )
-        if order["last"] and run.guard is not None:
-            run.guard.look()
+        send(run.header().to_record())
+        oracle: Run | None = None
+        for order in orders:
+            if order["oracle"] and oracle is None:
+                plain = options.but(target=AutogradAdapter(), waivers=None)
+                oracle = _watched(Run(plain, choice=choice, measured=run.measured), send)
+            run.explains &= not order["again"]
+            chosen = oracle if order["oracle"] and oracle is not None else run
+            chosen.run_places(
+                lambda result: _send_result(result, send),
+                on_start=lambda begun: send(started(begun)),
+                places=[Place(*place) for place in order["places"]],
+            )
+            if order["last"] and run.guard is not None:
+                run.guard.look()
 
 
 #: glibc's number of the parameter, and the bytes from which a block of memory is mapped alone.

@@ -210,3 +210,15 @@ def test_a_context_restores_after_an_error() -> None:
         msg = "raised"
         raise ValueError(msg)
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_normal_number_that_waits_in_numpy_is_seen_and_restored() -> None:
+    np.random.seed(1)  # noqa: NPY002 (the global one)
+    np.random.randn()  # noqa: NPY002 (as above); its pair's second number waits
+    with KeptProcess(CPU):
+        taken = np.random.randn()  # noqa: NPY002 (as above)
+    state = ProcessState(CPU)
+    assert np.random.randn() == taken  # noqa: NPY002 (as above)
+    assert state.changed() == ["NumPy's random numbers"]
+    assert state.restore() == ["NumPy's random numbers"]
+    assert np.random.randn() == taken  # noqa: NPY002 (as above)
