@@ -24,7 +24,7 @@ class DescriptionError(UsageError):
 class ShardedStage(Protocol):
     """A stage spread over a mesh of ranks, with the stage on one process that defines what is right.
 
-    These members are required. The kit also reads the optional ones of :data:`OPTIONAL`.
+    These members are required. The kit also reads the optional ones of ``OPTIONAL`` in this module.
     """
 
     @property

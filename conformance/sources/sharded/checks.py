@@ -38,7 +38,7 @@ def check_sharded_stage(stage: object, **options: Any) -> Report:
     :class:`gradconform.ShardedStage` at the top of a module: every rank imports that module. The options are those of
     the command: ``profile``, ``checks``, ``ranks``, ``backward``, ``device``, ``dtype``, ``seed``, ``timeout``.
 
-    Raises ``ValueError`` for an unknown stage or option value, and :class:`gradconform.exits.RunStoppedError` for a
+    Raises ``ValueError`` for an unknown stage or option value, and ``gradconform.exits.RunStoppedError`` for a
     description that does not fit the stage, such as a wrong placement.
     """
     run = prepare(SOURCE.values.of(_named(stage), **options))
