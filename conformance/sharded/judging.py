@@ -235,7 +235,7 @@ class Judge:
         right, plain = self._oracle.wide.norm, self._oracle.plain.norm
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
         yield from self._of_norms("the norm", norms, right, 2.0 * abs(plain - right), self._cause_of_norm)
-        for name in self._shown[0].norms if norms else ():
+        for name in self._normed_alone:
             alone = {rank: one.norms[name] for rank, one in enumerate(self._shown)}
             where = f"the norm of {name} alone"
             yield from self._of_norms(where, alone, self._drawn_norm(name), 0.0, self._cause_of_norm_alone(name))
@@ -257,6 +257,13 @@ class Judge:
             f"bound {bound:.3g}, error/bound {error / bound if bound else float('inf'):.3g}"
         )
         yield Finding("mismatch", where, "the first step", text, error, bound, None, cause)
+
+    @property
+    def _normed_alone(self) -> list[str]:
+        """The parameters whose norm alone was asked for; none if the stage's norm is of gradients outside ``.grad``."""
+        if all(norm == one.norm for one in self._shown for norm in one.norms.values()):
+            return []
+        return list(self._shown[0].norms)
 
     def _drawn_grad(self, name: str) -> Tensor:
         """Return the gradient that a parameter alone has while its norm is asked for, in float64."""
@@ -297,7 +304,7 @@ class Judge:
 
     @property
     def _first_cause_alone(self) -> Cause | None:
-        causes = (self._cause_of_norm_alone(name) for name in self._shown[0].norms)
+        causes = (self._cause_of_norm_alone(name) for name in self._normed_alone)
         return next((cause for cause in causes if cause is not None), None)
 
     @property

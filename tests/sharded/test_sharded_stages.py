@@ -103,6 +103,33 @@ def test_every_fault_is_found_with_its_cause(name: str) -> None:
     assert_caught(name)
 
 
+ELSEWHERE = """
+import torch
+from gradconform.reference.sharded.column_row import ColumnRowMLP
+
+class Stage(ColumnRowMLP):
+    def finish(self, module):
+        super().finish(module)
+        module.buffer = {name: one.grad.clone() for name, one in module.named_parameters() if one.grad is not None}
+
+    def grad_norm(self, module):
+        kept = {name: one.grad for name, one in module.named_parameters()}
+        for name, one in module.named_parameters():
+            one.grad = module.buffer.get(name)
+        norm = super().grad_norm(module)
+        for name, one in module.named_parameters():
+            one.grad = kept[name]
+        return norm
+"""
+
+
+def test_a_norm_of_gradients_in_a_buffer_is_not_asked_for_single_parameters(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    report = gradconform.check_sharded_stage(f"{tmp_path / 'elsewhere.py'}:Stage", checks="sharded.norm.*")
+    assert wrong(report) == []
+    assert len(list(report)) > 1
+
+
 def test_every_fault_says_what_it_does_wrong() -> None:
     assert len(FAULTS) >= 40
     assert [name for name in FAULTS if not getattr(faults, name).__doc__] == []
