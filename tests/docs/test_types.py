@@ -17,7 +17,15 @@ pytestmark = pytest.mark.slow
 
 #: The files of a page whose blocks import one another.
 NAMES = {
-    "write-an-adapter.md": ["refusing.py", "engine.py", "my_adapter.py", "zero_bubble.py", "split_adapter.py", "use.py"]
+    "my-sharded-stage.md": ["my_layers.py", "clipped.py", "mistaken.py", "of_my_layers.py"],
+    "write-an-adapter.md": [
+        "refusing.py",
+        "engine.py",
+        "my_adapter.py",
+        "zero_bubble.py",
+        "split_adapter.py",
+        "use.py",
+    ],
 }
 
 
