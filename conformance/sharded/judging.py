@@ -244,7 +244,7 @@ class Judge:
         self, where: str, norms: Mapping[int, float], right: float, noise: float, cause: Cause | None
     ) -> Judged:
         """Yield the measurements of a norm on all ranks, or one finding."""
-        bound = noise + 4.0 * floor_factor(self._dtype) * torch.finfo(self._dtype).eps * right
+        bound = noise + 4.0 * floor_factor(self._dtype) * self._eps * right
         wrong = [rank for rank, norm in norms.items() if not abs(norm - right) <= bound]
         if not wrong:
             for norm in norms.values():
@@ -276,7 +276,7 @@ class Judge:
     def _cause_of_norm_alone(self, name: str) -> Cause | None:
         """Return what is wrong with one parameter's part of the norm; None if nothing is, or the cause is unknown."""
         norms = {rank: one.norms[name] for rank, one in enumerate(self._shown) if name in one.norms}
-        eps = torch.finfo(self._dtype).eps
+        eps = self._eps
         right = self._drawn_norm(name)
         if all(abs(norm - right) <= 64.0 * eps * right for norm in norms.values()):
             return None
@@ -291,7 +291,7 @@ class Judge:
     def _cause_of_norm(self) -> Cause | None:
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
         wide = self._oracle.wide
-        eps = torch.finfo(self._dtype).eps
+        eps = self._eps
         if not norms:
             return None
         if all(abs(norm - wide.norm) <= 64.0 * eps * wide.norm for norm in norms.values()):
@@ -306,6 +306,11 @@ class Judge:
     def _first_cause_alone(self) -> Cause | None:
         causes = (self._cause_of_norm_alone(name) for name in self._normed_alone)
         return next((cause for cause in causes if cause is not None), None)
+
+    @property
+    def _eps(self) -> float:
+        dtype = self._dtype
+        return torch.finfo(dtype).eps
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -394,7 +399,7 @@ class Judge:
             mesh=self._mesh,
             got={rank: one for rank, one, _ in got},
             right=right,
-            eps=torch.finfo(self._dtype).eps,
+            eps=self._eps,
             parts=partials.peak,
             before=tensor.before,
         )
