@@ -61,7 +61,7 @@ _MT19937_BYTES = 625 * 4
 
 def _generator_memory(numpy: Any) -> bytes | None:
     """Return the memory of the generator behind NumPy's functions; None if its size is not known."""
-    generator = numpy.get_bit_generator() if hasattr(numpy, "get_bit_generator") else None
+    generator: Any = numpy.get_bit_generator() if hasattr(numpy, "get_bit_generator") else None
     if type(generator) is not numpy.MT19937:
         return None
     return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
