@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradconform.requirements.clause import word_of
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
+from gradconform.run.rank_options import DTYPE, RANKS_SHARE_DEVICE, count_option, device_option, machine_options
 from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, OptionValues, values_class
-from gradconform.user_input.values import count_named, count_read, step_profile_named
+from gradconform.user_input.values import step_profile_named
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,13 +21,6 @@ STEPS = "step."
 
 #: The options that change a training step's values, which ``gradconform replay`` accepts.
 _OF_VALUES = ("target", "device", "device_plugins", "dtype", "seed")
-
-
-def _count(name: str, help: str, *, metavar: str = "N", default: int | None = None, **more: Any) -> Option:  # noqa: A002 (the field's name)
-    """Return an option that takes a whole number from 1."""
-    return Option(
-        name=name, help=help, metavar=metavar, default=default, read=count_read, check=count_named(name), **more
-    )
 
 
 _OPTIONS = (
@@ -55,40 +49,27 @@ _OPTIONS = (
         "all; may be repeated",
     ),
     RUN_OPTIONS["checks"],
-    _count("ranks", "schedules: run N processes in total", unset="2"),
-    _count(
+    count_option("ranks", "schedules: run N processes in total", unset="2"),
+    count_option(
         "stages_per_rank",
         "schedules: put K stages on each rank",
         metavar="K",
         unset="2, or 1 if the schedule requires it",
     ),
-    _count("microbatches", "schedules: run M micro-batches per step", metavar="M", unset="four per rank"),
-    Option(name="device", metavar="DEVICE", default="cpu", check=str, help="put the stages on DEVICE"),
+    count_option("microbatches", "schedules: run M micro-batches per step", metavar="M", unset="four per rank"),
+    device_option("the stages"),
     RUN_OPTIONS["device_plugins"],
-    Option(
-        name="ranks_share_device",
-        kind="switch",
-        default=False,
-        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
-    ),
-    Option(name="dtype", metavar="DTYPE", default="float32", check=str, help="run in DTYPE"),
+    RANKS_SHARE_DEVICE,
+    DTYPE,
     RUN_OPTIONS["seed"],
-    _count(
+    count_option(
         "timeout",
         "stop a check after SECONDS, or four times SECONDS if stages are compiled",
         metavar="SECONDS",
         default=60,
         changes="plan",
     ),
-    _count("nnodes", "use N machines; they share the ranks evenly", default=1),
-    Option(
-        name="rdzv_endpoint",
-        metavar="HOST:PORT",
-        default="localhost:0",
-        check=str,
-        help="let the machines meet at this address, as for torchrun; steps on four ranks use the next port",
-    ),
-    Option(name="rdzv_id", metavar="ID", default="gradconform", check=str, help="give the machines a common run name"),
+    *machine_options("steps on four ranks use"),
     Option(
         name="fixed",
         kind="switch",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradconform.run.options import OPTIONS as RUN_OPTIONS
+from gradconform.run.rank_options import DTYPE, RANKS_SHARE_DEVICE, count_option, device_option, machine_options
 from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, values_class
-from gradconform.user_input.values import count_named, count_read, step_profile_named
+from gradconform.user_input.values import step_profile_named
 
 _OPTIONS = (
     Option(
@@ -25,14 +26,7 @@ _OPTIONS = (
         help="run quick (each feature once, on the smallest mesh) or standard (every pair of features, on all meshes)",
     ),
     RUN_OPTIONS["checks"],
-    Option(
-        name="ranks",
-        metavar="N",
-        unset="those of the stage's meshes",
-        read=count_read,
-        check=count_named("ranks"),
-        help="use only meshes of N ranks",
-    ),
+    count_option("ranks", "use only meshes of N ranks", unset="those of the stage's meshes"),
     Option(
         name="backward",
         metavar="TARGET",
@@ -41,41 +35,13 @@ _OPTIONS = (
         loads_files=True,
         help="run F, B, I and W by a target, named as for 'gradconform run'",
     ),
-    Option(name="device", metavar="DEVICE", default="cpu", check=str, help="put the stage on DEVICE"),
+    device_option("the stage"),
     RUN_OPTIONS["device_plugins"],
-    Option(
-        name="ranks_share_device",
-        kind="switch",
-        default=False,
-        help="let several ranks share one device index; they communicate through gloo with copies on the CPU",
-    ),
-    Option(name="dtype", metavar="DTYPE", default="float32", check=str, help="run in DTYPE"),
+    RANKS_SHARE_DEVICE,
+    DTYPE,
     RUN_OPTIONS["seed"],
-    Option(
-        name="timeout",
-        metavar="SECONDS",
-        default=60,
-        read=count_read,
-        check=count_named("timeout"),
-        changes="plan",
-        help="stop a row of checks after SECONDS",
-    ),
-    Option(
-        name="nnodes",
-        metavar="N",
-        default=1,
-        read=count_read,
-        check=count_named("nnodes"),
-        help="use N machines; they share the ranks evenly",
-    ),
-    Option(
-        name="rdzv_endpoint",
-        metavar="HOST:PORT",
-        default="localhost:0",
-        check=str,
-        help="let the machines meet at this address, as for torchrun; each larger mesh uses the next port",
-    ),
-    Option(name="rdzv_id", metavar="ID", default="gradconform", check=str, help="give the machines a common run name"),
+    count_option("timeout", "stop a row of checks after SECONDS", metavar="SECONDS", default=60, changes="plan"),
+    *machine_options("each larger mesh uses"),
     RUN_OPTIONS["shard"],
     replace(RUN_OPTIONS["waivers"], unset="none"),
 )
