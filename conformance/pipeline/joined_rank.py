@@ -17,14 +17,24 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.registry import load_plugins
+from gradconform.process.serving import write_stacks_to
 
 from .cpu_copies import HOST_COPIES, register_host_copies
 from .exchange import Marker, Outcome
 from .ranks import RankCase
-from .start_folder import Start
+from .start_folder import JOB, Start
 
 #: The extra time for which other ranks wait for a hanging rank, so that it is the one that is ended.
 _PATIENCE_S = 10
+
+
+def run_rank_of(start: Start, joined: Callable[[str], Any]) -> None:
+    """Run the job of a start, whose text ``joined`` turns into a rank that has joined the others."""
+    torch.set_num_threads(1)
+    with (start.folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
+        write_stacks_to(stacks)
+        process = joined((start.folder / JOB).read_text(encoding="utf-8"))
+        process.run(process.job.cases, process.outcomes_of)
 
 
 class JoinedRank:

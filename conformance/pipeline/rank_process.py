@@ -6,7 +6,6 @@ At a stack request or a fatal error, it also writes ``rank-R.stack``.
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,6 @@ from gradconform.adapter import UnsupportedError
 from gradconform.drive.observation import Raised
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.judge.finding import Finding, Judged, Measured, error_ratios_in, findings_in
-from gradconform.process.serving import write_stacks_to
 from gradconform.reference.install_in_torch import install
 from gradconform.results import finite
 from gradconform.runtime import Runtime
@@ -34,8 +32,8 @@ from gradconform.user_input.values import current_folder_first
 from .cases import BY_NAME, Case
 from .cpu_copies import HOST_COPIES
 from .exchange import Job, Outcome
-from .joined_rank import JoinedRank
-from .start_folder import JOB, Start
+from .joined_rank import JoinedRank, run_rank_of
+from .start_folder import Start
 from .torch_runtime import make_schedule, make_stages, put_under_test
 from .training_step.composition import StepCase, unclaimed_values
 from .training_step.on_rank import Place, judged_step, lacking
@@ -179,9 +177,4 @@ def _stages_in(row: tuple[str, ...]) -> list[int]:
 
 def run_rank(start: Start) -> None:
     """Run the job of a start."""
-    folder = start.folder
-    torch.set_num_threads(1)
-    with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
-        write_stacks_to(stacks)
-        process = RankProcess(Job.from_json((folder / JOB).read_text(encoding="utf-8")), start)
-        process.run(process.job.cases, process.outcomes_of)
+    run_rank_of(start, lambda text: RankProcess(Job.from_json(text), start))

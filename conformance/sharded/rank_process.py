@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from typing import Any
@@ -15,9 +14,8 @@ from gradconform.adapter import UnsupportedError
 from gradconform.drive.observation import Raised
 from gradconform.judge.finding import Finding, error_ratios_in, findings_in
 from gradconform.pipeline.exchange import Outcome
-from gradconform.pipeline.joined_rank import JoinedRank
-from gradconform.pipeline.start_folder import JOB, Start
-from gradconform.process.serving import write_stacks_to
+from gradconform.pipeline.joined_rank import JoinedRank, run_rank_of
+from gradconform.pipeline.start_folder import Start
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.results import finite
 from gradconform.target.resolve import resolve
@@ -154,9 +152,4 @@ def refuse_no_module(words: str, module: object) -> None:
 
 def run_rank(start: Start) -> None:
     """Run the job of a start."""
-    folder = start.folder
-    torch.set_num_threads(1)
-    with (folder / f"rank-{os.environ['RANK']}.stack").open("w", encoding="utf-8") as stacks:
-        write_stacks_to(stacks)
-        process = RankProcess(ShardedJob.from_json((folder / JOB).read_text(encoding="utf-8")), start)
-        process.run(process.job.cases, process.outcomes_of)
+    run_rank_of(start, lambda text: RankProcess(ShardedJob.from_json(text), start))
