@@ -235,10 +235,10 @@ class Judge:
         right, plain = self._oracle.wide.norm, self._oracle.plain.norm
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
         yield from self._of_norms("the norm", norms, right, 2.0 * abs(plain - right), self._cause_of_norm)
-        for name in self._normed_alone:
+        for name, drawn in self._drawn_norms.items():
             alone = {rank: one.norms[name] for rank, one in enumerate(self._shown)}
             where = f"the norm of {name} alone"
-            yield from self._of_norms(where, alone, self._drawn_norm(name), 0.0, self._cause_of_norm_alone(name))
+            yield from self._of_norms(where, alone, drawn, 0.0, self._cause_of_norm_alone(name))
 
     def _of_norms(
         self, where: str, norms: Mapping[int, float], right: float, noise: float, cause: Cause | None
@@ -258,26 +258,23 @@ class Judge:
         )
         yield Finding("mismatch", where, "the first step", text, error, bound, None, cause)
 
-    @property
-    def _normed_alone(self) -> list[str]:
-        """The parameters whose norm alone was asked for; none if the stage's norm is of gradients outside ``.grad``."""
+    @cached_property
+    def _drawn_norms(self) -> dict[str, float]:
+        """The right norm of each parameter alone; empty if the stage's norm is of gradients outside ``.grad``."""
         if all(norm == one.norm for one in self._shown for norm in one.norms.values()):
-            return []
-        return list(self._shown[0].norms)
+            return {}
+        return {name: float(self._drawn_grad(name).norm()) for name in self._shown[0].norms}
 
     def _drawn_grad(self, name: str) -> Tensor:
         """Return the gradient that a parameter alone has while its norm is asked for, in float64."""
         whole = self._oracle.plain.params[name]
         return standing_grad(whole.shape, name, self._dtype, "values").double()
 
-    def _drawn_norm(self, name: str) -> float:
-        return float(self._drawn_grad(name).norm())
-
     def _cause_of_norm_alone(self, name: str) -> Cause | None:
         """Return what is wrong with one parameter's part of the norm; None if nothing is, or the cause is unknown."""
-        norms = {rank: one.norms[name] for rank, one in enumerate(self._shown) if name in one.norms}
+        norms = {rank: one.norms[name] for rank, one in enumerate(self._shown)}
         eps = self._eps
-        right = self._drawn_norm(name)
+        right = self._drawn_norms[name]
         if all(abs(norm - right) <= 64.0 * eps * right for norm in norms.values()):
             return None
         return of_norm(norms, [self._norm_part(name, self._drawn_grad(name))], self._mesh, eps)
@@ -304,7 +301,7 @@ class Judge:
 
     @property
     def _first_cause_alone(self) -> Cause | None:
-        causes = (self._cause_of_norm_alone(name) for name in self._normed_alone)
+        causes = (self._cause_of_norm_alone(name) for name in self._drawn_norms)
         return next((cause for cause in causes if cause is not None), None)
 
     @property
