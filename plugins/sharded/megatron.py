@@ -56,12 +56,12 @@ def groups_of(mesh: DeviceMesh) -> None:
     A backward also asks for CUDA's current device, so the replacement stays.
     """
     if not torch.cuda.is_available():
-        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
+        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value] # the CPU
         tracker = tensor_parallel.random.CudaRNGStatesTracker
         tracker.fork = lambda *_: contextlib.nullcontext()
-        torch.cuda.Stream = _NoStream  # type: ignore[misc, assignment]
-        torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment]
-        torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment]
+        torch.cuda.Stream = _NoStream  # type: ignore[misc, assignment] # as above
+        torch.cuda.current_stream = lambda *_: _NoStream()  # type: ignore[assignment] # as above
+        torch.cuda.stream = lambda *_: contextlib.nullcontext()  # type: ignore[assignment] # as above
     sizes = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
     if parallel_state.is_initialized():
         parallel_state.destroy_model_parallel()
