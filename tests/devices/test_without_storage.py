@@ -65,11 +65,15 @@ def test_the_quick_profile_passes_except_for_features_the_device_lacks(tmp_path:
     report = judged(tmp_path, process, "--profile", "quick")
     counts = Counter(result["status"] for result in report["results"])
     assert counts["passed"] >= len(report["results"]) - 10, counts
-    assert set(counts) == {"passed", "unsupported", "error"}
-    ended = "the process was killed by SIGABRT; the same happens with plain autograd"  # it has no sparse gradients
-    errors = [result for result in report["results"] if result["status"] == "error"]
-    assert errors
-    assert all(result["message"].startswith(ended) for result in errors)
+    # The device has no sparse gradients. Torch raises for them on its own thread, which ends the process or not.
+    ways = {
+        "unsupported": "plain autograd on this device ",
+        "error": "the process was killed by SIGABRT; the same happens with plain autograd",
+    }
+    others = [result for result in report["results"] if result["status"] != "passed"]
+    assert others
+    for result in others:
+        assert result["message"].startswith(ways[result["status"]]), result
 
 
 @pytest.mark.slow
