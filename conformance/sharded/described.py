@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from gradconform.adapter import UnsupportedError
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Send
 from gradconform.target.loading import load
@@ -130,11 +131,14 @@ def _public(found: object) -> list[str]:
 
 
 def called(what: str, function: Any, *args: Any, **given: Any) -> Any:
-    """Return the result of a user's function; raise :class:`.DescriptionError` with what it raised."""
+    """Return the result of a user's function; raise :class:`.DescriptionError` with what it raised.
+
+    A refusal passes through: it settles the row as unsupported.
+    """
     try:
         with interrupts_seen():
             return function(*args, **given)
-    except DescriptionError:
+    except (DescriptionError, UnsupportedError):
         raise
     except BaseException as error:
         pass_on_an_interrupt(error)
@@ -168,10 +172,14 @@ def describe_stage(orders: Orders, send: Send) -> None:
     """Report what a plan needs to know about a sharded stage: its meshes, its options, and what it has."""
     text = next(orders)["target"]
     found = described(text)
-    stage = found.create({})
-    whole = whole_of(stage, found.words, 0)
-    args = args_of(stage, found.words, 0)
-    outputs = tensors(called(f"{found.words}: whole()(*args)", copy.deepcopy(whole), *args))
+    try:
+        stage = found.create({})
+        whole = whole_of(stage, found.words, 0)
+        args = args_of(stage, found.words, 0)
+        outputs = tensors(called(f"{found.words}: whole()(*args)", copy.deepcopy(whole), *args))
+    except UnsupportedError as error:
+        msg = f"{found.words} refuses its usual options: {error}; the first value of each option must work"
+        raise DescriptionError(msg) from error
     file = inspect.getsourcefile(type(stage)) if not isinstance(stage, ModuleType) else None
     send({
         "name": found.name,

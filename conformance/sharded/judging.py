@@ -65,7 +65,7 @@ class Judge:
         """Store what is compared; nothing is computed before it is needed."""
         self._words, self._mesh, self._row, self._oracle = words, mesh, row, oracle
         self._shown, self._parts, self._whole = shown, parts, whole
-        self._boundary = Boundary.of(stage, words, mesh, len(oracle.args))
+        self._boundary = Boundary.of(stage, words, mesh, len(oracle.args_of(0)))
         self._compared_gradients: dict[str, list[Finding | Measured]] = {}
 
     def judged(self, kind: str) -> Judged:
@@ -115,7 +115,7 @@ class Judge:
         reported: set[int] = set()
         for mb, grads in enumerate(plain):
             for slot, whole in enumerate(grads):
-                arg = self._oracle.args[slot]
+                arg = self._oracle.args_of(mb)[slot]
                 if not isinstance(arg, Tensor):
                     continue
                 layout = self._boundary.arg_grads[slot]
@@ -444,9 +444,11 @@ class Judge:
     @cached_property
     def _by_outputs(self) -> list[WholeRun]:
         """The whole stage with only the output gradients of each rank's outputs."""
-        outputs = self._oracle.plain.outputs[0]
         return self._oracle.by_outputs([
-            [self._positions(one, self._layout_of_output(place), rank, "output") for place, one in enumerate(outputs)]
+            [
+                [self._positions(one, self._layout_of_output(place), rank, "output") for place, one in enumerate(some)]
+                for some in self._oracle.plain.outputs
+            ]
             for rank in range(self._mesh.ranks)
         ])  # fmt: skip
 

@@ -37,9 +37,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All parts of one rank by the name in its module, or the mistake in the description that it found.
+    """All parts of one rank by the name in its module, or why it has none.
 
     ``placed`` are the names of the stage's placements, and ``names`` those of all parameters, tied ones included.
+    ``mistake`` is one in the description, and ``refused`` says why the stage refuses the row.
     """
 
     params: Mapping[str, Part] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Parts:
     placed: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     mistake: str = ""
+    refused: str = ""
 
 
 class Placed:

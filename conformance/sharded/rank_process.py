@@ -55,7 +55,7 @@ class RankProcess(JoinedRank):
         except DescriptionError as error:
             return [Outcome(case=row.id, rank=self.rank, refused=str(error))]
         except UnsupportedError as error:
-            return [Outcome(case=row.id, rank=self.rank, unsupported=f"the target refuses it: {error}")]
+            return [Outcome(case=row.id, rank=self.rank, unsupported=f"refused: {error}")]
         except BaseException as error:  # noqa: BLE001 (whatever the stage raises is this row's verdict)
             at, cause = time.time(), str(Raised.of(error))
             return [Outcome(case=row.id, rank=self.rank, raised=traceback.format_exc(), cause=cause, at=at)]
@@ -122,11 +122,15 @@ class RankProcess(JoinedRank):
             own = Placed(stage, words, module, whole, mesh, self.rank).parts
         except DescriptionError as error:
             own = Parts(mistake=str(error))
+        except UnsupportedError as error:
+            own = Parts(refused=str(error) or "without a reason")
         self.marker.note("the creation of the stage on the other ranks")
         everyone: list[Parts] = self._from_all(own)
         mistake = next((parts.mistake for parts in everyone if parts.mistake), "")
         if mistake:
             raise DescriptionError(mistake)
+        if refused := next((parts.refused for parts in everyone if parts.refused), ""):
+            raise UnsupportedError(refused)
         refuse_gaps(words, whole, everyone)
         return module, own, everyone
 

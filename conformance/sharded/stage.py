@@ -44,7 +44,7 @@ class ShardedStage(Protocol):
         """Return the whole arguments of one micro-batch, on the CPU, drawn from ``generator``.
 
         Floating ones get the dtype of the run, and require a gradient, unless some are marked with ``requires_grad``:
-        then only those do. Each micro-batch has the same shapes.
+        then only those do. Shapes may differ between micro-batches: draw them from ``generator`` too.
         """
 
 

@@ -68,10 +68,9 @@ class Oracle:
         """Store the stage, on the CPU in the dtype of the run."""
         self._module, self._row, self._batches, self._clips = module, row, batches, clips
 
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """The whole arguments of the first micro-batch."""
-        return self._batches[0][0].args
+    def args_of(self, mb: int) -> tuple[Any, ...]:
+        """Return the whole arguments of a micro-batch of the first step."""
+        return self._batches[0][mb].args
 
     @cached_property
     def plain(self) -> WholeRun:
@@ -112,14 +111,17 @@ class Oracle:
             found.append(self._first_step(module, self._batches[0]))
         return found
 
-    def by_outputs(self, parts: Sequence[Sequence[Tensor]]) -> list[WholeRun]:
+    def by_outputs(self, parts: Sequence[Sequence[Sequence[Tensor]]]) -> list[WholeRun]:
         """Return the first step with only the output gradients of each rank's outputs, in float64.
 
-        ``parts`` has the positions of each rank's parts, by output.
+        ``parts`` has the positions of each rank's parts, by micro-batch and output.
         """
         found = []
         for own in parts:
-            batches = [replace(batch, output_grads=_only(batch.output_grads, own)) for batch in self._batches[0]]
+            batches = [
+                replace(batch, output_grads=_only(batch.output_grads, one))
+                for batch, one in zip(self._batches[0], own, strict=True)
+            ]
             found.append(self._first_step(widened(self._prepared()), batches))
         return found
 

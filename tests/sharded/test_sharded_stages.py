@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gradconform
-from gradconform.exits import EXIT_USAGE, RunStoppedError
+from gradconform.exits import EXIT_USAGE, RunRefusedError, RunStoppedError
 from gradconform.reference.sharded import faults
 from gradconform.reference.sharded.faults import FAULTS
 from gradconform.results import Report
@@ -216,6 +216,74 @@ def test_a_wrong_description_is_wrong_input_and_no_failure(mistake: str, tmp_pat
         gradconform.check_sharded_stage(broken(tmp_path, has=has), checks="*.plain")
     assert said in str(raised.value)
     assert raised.value.exit_code == EXIT_USAGE
+
+
+REFUSING = """
+from gradconform.adapter import UnsupportedError
+from gradconform.reference.sharded.column_row import ColumnRowMLP
+
+class Stage(ColumnRowMLP):
+    options = {"fused": (False, True)}
+
+    def __init__(self, fused=False):
+        super().__init__()
+        self.fused = fused
+
+    def sharded(self, mesh):
+        if self.fused and mesh.get_rank() == 1:
+            raise UnsupportedError("no fused kernel on this machine")
+        return super().sharded(mesh)
+"""
+
+
+def test_a_row_that_the_stage_refuses_on_one_rank_is_unsupported_and_the_others_run(tmp_path: Path) -> None:
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    report = gradconform.check_sharded_stage(f"{tmp_path / 'refusing.py'}:Stage", checks=("*.fused", "*.plain"))
+    refused = [result for result in report if result.check.endswith(".fused")]
+    assert {(result.status, result.message) for result in refused} == {
+        ("unsupported", "refused: no fused kernel on this machine")
+    }
+    assert {result.status for result in report if result.check.endswith(".plain")} == {"passed"}
+
+
+def test_a_stage_that_refuses_its_usual_options_is_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "refusing.py").write_text(
+        REFUSING.replace("def sharded(self, mesh)", "def whole(self)")
+        .replace("self.fused and mesh.get_rank() == 1", "not self.fused")
+        .replace("sharded(mesh)", "whole()")
+    )
+    with pytest.raises(RunRefusedError, match="refuses its usual options: no fused kernel"):
+        gradconform.check_sharded_stage(f"{tmp_path / 'refusing.py'}:Stage")
+
+
+LENGTHS = """
+import torch
+from torch import nn
+from gradconform.reference.sharded.column_row import ColumnRowMLP, ShardedMLP
+
+class Stage(ColumnRowMLP):
+    def args(self, generator):
+        rows = int(torch.randint(1, 6, (), generator=generator))
+        return (torch.randn(rows, 8, 8, generator=generator),)
+
+class Keeping(ShardedMLP):
+    rows = None
+
+    def forward(self, value):
+        self.rows = self.rows or len(value)
+        found = super().forward(value)
+        return found if self.rows == len(value) else found * 2.0
+
+class Wrong(Stage):
+    module = Keeping
+"""
+
+
+def test_micro_batches_may_have_different_shapes(tmp_path: Path) -> None:
+    (tmp_path / "lengths.py").write_text(LENGTHS)
+    assert wrong(gradconform.check_sharded_stage(f"{tmp_path / 'lengths.py'}:Stage")) == []
+    report = gradconform.check_sharded_stage(f"{tmp_path / 'lengths.py'}:Wrong", checks="*.gradients.mixed*")
+    assert any("three" in one for one in wrong(report)), wrong(report)
 
 
 def test_a_class_without_a_place_in_a_module_is_refused() -> None:
