@@ -167,7 +167,7 @@ class CrossEntropy:
         return norm_of(module)
 
 
-class _WholeLayer(nn.Module):
+class WholeLayer(nn.Module):
     """A transformer layer with causal attention; each head's query, key and value are next to each other in ``qkv``."""
 
     def __init__(self, *, sink: bool) -> None:
@@ -202,7 +202,7 @@ class _WholeGPT(nn.Module):
     def __init__(self, *, sink: bool, tied: bool) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(POSITIONS, WIDTH)
-        self.layer, self.norm = _WholeLayer(sink=sink), nn.LayerNorm(WIDTH)
+        self.layer, self.norm = WholeLayer(sink=sink), nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         if tied:
             self.head.weight = self.words.weight
@@ -214,7 +214,7 @@ class _WholeGPT(nn.Module):
         return losses.view_as(labels)
 
 
-class _Norm(nn.LayerNorm):
+class Norm(nn.LayerNorm):
     """A norm that marks its parameters as Megatron's does where Transformer Engine is installed."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
@@ -223,10 +223,11 @@ class _Norm(nn.LayerNorm):
             one.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined] # as Megatron reads it
 
 
-def _layers() -> TransformerBlockSubmodules:
+def layers() -> TransformerBlockSubmodules:
+    """Return one layer of Megatron's own modules, with norms whose gradients are summed over divided sequences."""
     layer = get_gpt_layer_local_spec()
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _Norm
-    return TransformerBlockSubmodules(layer_specs=[layer], layer_norm=_Norm)
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+    return TransformerBlockSubmodules(layer_specs=[layer], layer_norm=Norm)
 
 
 class _ShardedGPT(nn.Module):
@@ -243,24 +244,30 @@ class _ShardedGPT(nn.Module):
         return losses
 
 
-_LAYER = "model.decoder.layers.0."
-#: Megatron's parameters: the whole model's name of each, and how it is divided.
-_GPT: dict[str, tuple[str, Any]] = {
+#: The parameters of Megatron's layer: the whole layer's name of each, and how it is divided.
+LAYER_PARAMETERS: dict[str, tuple[str, Any]] = {
+    "input_layernorm.weight": ("before.weight", Replicate()),
+    "input_layernorm.bias": ("before.bias", Replicate()),
+    "self_attention.linear_qkv.weight": ("qkv.weight", Shard(0)),
+    "self_attention.linear_qkv.bias": ("qkv.bias", Shard(0)),
+    "self_attention.linear_proj.weight": ("proj.weight", Shard(1)),
+    "self_attention.linear_proj.bias": ("proj.bias", Replicate()),
+    "self_attention.core_attention.softmax_offset": ("sink", Shard(0)),
+    "pre_mlp_layernorm.weight": ("between.weight", Replicate()),
+    "pre_mlp_layernorm.bias": ("between.bias", Replicate()),
+    "mlp.linear_fc1.weight": ("up.weight", Shard(0)),
+    "mlp.linear_fc1.bias": ("up.bias", Shard(0)),
+    "mlp.linear_fc2.weight": ("down.weight", Shard(1)),
+    "mlp.linear_fc2.bias": ("down.bias", Replicate()),
+}
+#: As above, for the whole model.
+GPT_PARAMETERS: dict[str, tuple[str, Any]] = {
     "model.embedding.word_embeddings.weight": ("words.weight", Shard(0)),
     "model.embedding.position_embeddings.weight": ("places.weight", Replicate()),
-    f"{_LAYER}input_layernorm.weight": ("layer.before.weight", Replicate()),
-    f"{_LAYER}input_layernorm.bias": ("layer.before.bias", Replicate()),
-    f"{_LAYER}self_attention.linear_qkv.weight": ("layer.qkv.weight", Shard(0)),
-    f"{_LAYER}self_attention.linear_qkv.bias": ("layer.qkv.bias", Shard(0)),
-    f"{_LAYER}self_attention.linear_proj.weight": ("layer.proj.weight", Shard(1)),
-    f"{_LAYER}self_attention.linear_proj.bias": ("layer.proj.bias", Replicate()),
-    f"{_LAYER}self_attention.core_attention.softmax_offset": ("layer.sink", Shard(0)),
-    f"{_LAYER}pre_mlp_layernorm.weight": ("layer.between.weight", Replicate()),
-    f"{_LAYER}pre_mlp_layernorm.bias": ("layer.between.bias", Replicate()),
-    f"{_LAYER}mlp.linear_fc1.weight": ("layer.up.weight", Shard(0)),
-    f"{_LAYER}mlp.linear_fc1.bias": ("layer.up.bias", Shard(0)),
-    f"{_LAYER}mlp.linear_fc2.weight": ("layer.down.weight", Shard(1)),
-    f"{_LAYER}mlp.linear_fc2.bias": ("layer.down.bias", Replicate()),
+    **{
+        f"model.decoder.layers.0.{own}": (f"layer.{whole}", placement)
+        for own, (whole, placement) in LAYER_PARAMETERS.items()
+    },
     "model.decoder.final_layernorm.weight": ("norm.weight", Replicate()),
     "model.decoder.final_layernorm.bias": ("norm.bias", Replicate()),
     "model.output_layer.weight": ("head.weight", Shard(0)),
@@ -291,7 +298,7 @@ class GPT:
         self.gathered_output, self.sequence_parallel = gathered_output, sequence_parallel
         self.attention_sink, self.tied = attention_sink, tied
         lacking = {"layer.sink": not attention_sink, "head.weight": tied}
-        here = {own: parts for own, parts in _GPT.items() if not lacking.get(parts[0], False)}
+        here = {own: parts for own, parts in GPT_PARAMETERS.items() if not lacking.get(parts[0], False)}
         self.whole_names = {own: whole for own, (whole, _) in here.items()}
         self.placements = {own: placement for own, (_, placement) in here.items()}
 
@@ -309,7 +316,7 @@ class GPT:
         )
         return _ShardedGPT(
             GPTModel(
-                config, _layers(), vocab_size=WORDS, max_sequence_length=POSITIONS,
+                config, layers(), vocab_size=WORDS, max_sequence_length=POSITIONS,
                 parallel_output=not self.gathered_output, share_embeddings_and_output_weights=self.tied,
             )
         )  # fmt: skip
