@@ -234,11 +234,16 @@ class Judge:
     def _norm(self) -> Judged:
         right, plain = self._oracle.wide.norm, self._oracle.plain.norm
         norms = {rank: one.norm for rank, one in enumerate(self._shown) if one.norm is not None}
-        yield from self._of_norms("the norm", norms, right, 2.0 * abs(plain - right), self._cause_of_norm)
+        said: set[Cause | None] = set()
+        for seen in self._of_norms("the norm", norms, right, 2.0 * abs(plain - right), self._cause_of_norm):
+            said |= {seen.cause} if isinstance(seen, Finding) else set()
+            yield seen
         for name, drawn in self._drawn_norms.items():
             alone = {rank: one.norms[name] for rank, one in enumerate(self._shown)}
-            where = f"the norm of {name} alone"
-            yield from self._of_norms(where, alone, drawn, 0.0, self._cause_of_norm_alone(name))
+            cause = self._cause_of_norm_alone(name)
+            for seen in self._of_norms(f"the norm of {name} alone", alone, drawn, 0.0, cause):
+                if not (isinstance(seen, Finding) and cause is not None and cause in said):
+                    yield seen
 
     def _of_norms(
         self, where: str, norms: Mapping[int, float], right: float, noise: float, cause: Cause | None
