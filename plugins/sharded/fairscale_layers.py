@@ -1,4 +1,4 @@
-"""fairscale's tensor-parallel layers as a sharded stage: embedding, both linear layers, a head and its cross entropy."""
+"""fairscale's tensor-parallel layers as a sharded stage: embedding, linear layers, a head and its cross entropy."""
 
 from __future__ import annotations
 
