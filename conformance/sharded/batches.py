@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradconform.trees import tensors
+from gradconform.trees import map_leaves, tensors
 from gradconform.trial.materials import stable_seed
 
 from .cases import Row
@@ -21,11 +21,15 @@ STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch: whole arguments, which of them require a gradient, and whole output gradients by output."""
+    """One micro-batch: whole arguments, which of them require a gradient, and whole output gradients by output.
+
+    ``outputs`` are zeros like the whole outputs, in their structure, which need a gradient where those do.
+    """
 
     args: tuple[Any, ...]
     require_grad: tuple[bool, ...]
     output_grads: tuple[Tensor | None, ...]
+    outputs: Any
 
 
 def batches_of(  # noqa: PLR0913, PLR0917 (a row, its stage, and where they run)
@@ -48,11 +52,15 @@ def _batch(  # noqa: PLR0913, PLR0917 (as above)
         isinstance(one, Tensor) and one.is_floating_point() and (one.requires_grad or not marked) for one in given
     )
     args = tuple(_cast(one, dtype) for one in given)
-    with torch.no_grad():
-        outputs = tensors(called(f"{words}: whole()(*args)", probe, *args))
+    leaves = (one.detach().requires_grad_(need) if need else one for one, need in zip(args, require, strict=True))
+    outputs = map_leaves(_without_graph, called(f"{words}: whole()(*args)", probe, *leaves))
     generator = torch.Generator().manual_seed(stable_seed("sharded-grads", *drawn))
-    grads = tuple(_grad_of(output, row, generator, place) for place, output in enumerate(outputs))
-    return Batch(args, require, grads)
+    grads = tuple(_grad_of(output, row, generator, place) for place, output in enumerate(tensors(outputs)))
+    return Batch(args, require, grads, outputs)
+
+
+def _without_graph(leaf: Any) -> Any:
+    return torch.zeros_like(leaf).detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -176,7 +176,7 @@ def describe_stage(orders: Orders, send: Send) -> None:
         stage = found.create({})
         whole = whole_of(stage, found.words, 0)
         args = args_of(stage, found.words, 0)
-        outputs = tensors(called(f"{found.words}: whole()(*args)", copy.deepcopy(whole), *args))
+        returned = called(f"{found.words}: whole()(*args)", copy.deepcopy(whole), *args)
     except UnsupportedError as error:
         msg = f"{found.words} refuses its usual options: {error}; the first value of each option must work"
         raise DescriptionError(msg) from error
@@ -189,11 +189,13 @@ def describe_stage(orders: Orders, send: Send) -> None:
         "options": {name: [_word(name, value) for value in values] for name, values in found.options.items()},
         "values": {name: list(map(repr, values)) for name, values in found.options.items()},
         "unsupported": list(found.unsupported),
-        "outputs": sum(output.is_floating_point() for output in outputs),
+        "outputs": sum(output.is_floating_point() for output in tensors(returned)),
+        "one_output": isinstance(returned, Tensor),
         "parameters": sum(1 for _ in whole.parameters()),
         "buffers": any(True for _ in whole.buffers()),
         "finish": hasattr(stage, "finish"),
         "norm": hasattr(stage, "grad_norm"),
+        "members": [name for name in OPTIONAL if getattr(stage, name, None) is not None],
         "size": count(sum(one.numel() for one in whole.parameters()), "parameter"),
     })  # fmt: skip
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,9 @@ class Drive:
         """Run the program of the row once."""
         args = [self._args(batch, boundary) for batch in batches]
         spec = StageSpec(
-            n_microbatches=len(batches), example_args=args[0], args_require_grad=batches[0].require_grad,
+            is_first=not any(batches[0].require_grad), n_microbatches=len(batches), example_args=args[0],
+            args_require_grad=batches[0].require_grad,
+            example_outputs=self._like_outputs(batches[0].outputs, boundary),
         )  # fmt: skip
         with within():
             session: Any = self._adapter.open(self.module, spec)
@@ -252,6 +255,20 @@ class Drive:
             session.close()
         for mb in range(len(batches)):
             shown.input_grads.append([None if one is None else _on_cpu(one) for one in inputs[mb]])
+
+    def _like_outputs(self, whole: Any, boundary: Boundary) -> Any:
+        """Return tensors like this rank's outputs; a DTensor has the shape of the whole one."""
+        places = count()
+
+        def own(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            place = next(places)
+            layout = output_layout(boundary, self._mesh, place, self._words)
+            found = part_or_refuse(leaf, layout, self._mesh, self._rank, f"{self._words}: output_placements[{place}]")
+            return torch.empty_like(found, device=self._device).detach().requires_grad_(leaf.requires_grad)
+
+        return map_leaves(own, whole)
 
     def _act(self, session: Any, letter: str, mb: int, grads: Any) -> Any:
         if letter == "B":

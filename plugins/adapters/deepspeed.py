@@ -14,6 +14,7 @@ import os
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradconform.adapter import Capabilities, StageSpec, Tree, UnsupportedError, needed
@@ -39,6 +40,9 @@ class DeepSpeedSession(FullOnlySession):
     def __init__(self, stage: nn.Module, spec: StageSpec) -> None:
         """Create the engine; its required optimizer never steps."""
         super().__init__(stage, spec)
+        if (ranks := dist.get_world_size() if dist.is_initialized() else 1) > 1:
+            msg = f"its engine takes all {ranks} ranks for replicas of the stage, and this adapter can name no others"
+            raise UnsupportedError(msg)
         group_of_one()
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

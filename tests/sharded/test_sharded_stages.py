@@ -68,9 +68,18 @@ def test_a_right_stage_passes_every_pair_on_every_mesh(stage: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backward", ["reference-split", "torch"])
+@pytest.mark.parametrize("backward", ["reference-split", "torch", "torch-stage"])
 def test_a_target_runs_the_backward_of_a_sharded_stage(backward: str) -> None:
     assert wrong(judged("column_row:ColumnRowMLP", backward=backward)) == []
+
+
+@pytest.mark.slow
+def test_a_target_that_takes_all_ranks_for_replicas_is_refused_and_not_accused() -> None:
+    pytest.importorskip("deepspeed")
+    report = judged("column_row:ColumnRowMLP", backward="deepspeed", checks="*.plain")
+    assert {(result.status, "takes all 2 ranks for replicas" in result.message) for result in report} == {
+        ("unsupported", True)
+    }
 
 
 def assert_caught(name: str) -> None:
