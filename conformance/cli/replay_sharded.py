@@ -61,8 +61,8 @@ def _write_script(options: Any, run: PreparedRun, check: str, path: str) -> int:
     assert isinstance(clause, RowCheck)  # noqa: S101 (a run of this source has no other)
     replayed = ReplayedRow(
         check=clause, target=str(options.target), options=literal_options(clause.row.options, facts["values"], check),
-        members=frozenset(facts["members"]), one_output=facts["one_output"], device=options.device,
-        dtype=options.dtype, seed=options.seed,
+        members=frozenset(facts["members"]), one_output=facts["one_output"], dtensors=not facts["placed"],
+        device=options.device, dtype=options.dtype, seed=options.seed,
     )  # fmt: skip
     replace_file(path, replayed.text(Path(path).name))
     needs = f"torch and {str(options.target).rpartition(':')[0]}"

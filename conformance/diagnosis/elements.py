@@ -127,7 +127,7 @@ def some(wrong: WrongTensor) -> Cause | None:
 
 def _rounded(wrong: WrongTensor, got: Tensor) -> Cause | None:
     """Return the narrower dtype that holds all values of ``got``, if they are near the right ones."""
-    if got.is_complex() or got.layout != torch.strided:
+    if got.is_complex() or got.layout != torch.strided or not bool(got.any()):
         return None
     few = _few_bits(wrong) or _scaled(wrong)
     eps = torch.finfo(got.dtype).eps

@@ -36,7 +36,9 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         return replace(cause, why=misread(evidence, step)) if unexplained else cause
     if not _forward_right(evidence, step):
         return misread(evidence, step)
-    parts = list(param_parts(evidence, name, step))
+    if evidence.oracle_step(step).param_grads.get(name) is None and not bool(dense(got).any()):
+        return Cause(Mistake.ZEROS_FOR_NONE)
+    got, parts = _finite(got, list(param_parts(evidence, name, step)))
     wrong = _wrong_tensor(evidence, step, got, parts)
     if wrong is None:
         return None
@@ -99,7 +101,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
         return None
     if not _forward_right(evidence, step):
         return misread(evidence, step)
-    parts = list(input_parts(evidence, slot, step))
+    got, parts = _finite(got, list(input_parts(evidence, slot, step)))
     wrong = _wrong_tensor(evidence, step, got, parts)
     if wrong is None:
         return Cause(Mistake.ZEROS_FOR_NONE) if not parts and not bool(dense(got).any()) else None
@@ -217,6 +219,20 @@ def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]
         right = torch.zeros_like(parts[0].value)
     largest_of_all = max((largest(part.value) for part in parts), default=0.0)
     return None if right is None else wrong_tensor(evidence, step, got, right, largest_of_all)
+
+
+def _finite(got: Tensor, parts: list[Part]) -> tuple[Tensor, list[Part]]:
+    """Return a value and its parts with zeros where one of them is not finite: no sum explains NaN and inf."""
+    own = [part.value for part in parts if part.value.shape == got.shape]
+    finite = [torch.isfinite(dense(one).abs()) for one in (got, *own) if one.is_floating_point() or one.is_complex()]
+    kept = torch.stack([one.to(got.device) for one in finite]).all(0) if finite else None
+    if kept is None or bool(kept.all()):
+        return got, parts
+    masked = [
+        replace(part, value=torch.where(kept, dense(part.value), 0.0)) if part.value.shape == got.shape else part
+        for part in parts
+    ]
+    return torch.where(kept, dense(got), 0.0), masked
 
 
 def _first(*causes: Callable[[], Cause | None]) -> Cause | None:

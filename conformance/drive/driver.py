@@ -385,7 +385,7 @@ class _Run:
         action = sight.action
         watch = self.trial.watch
         if lane.lifetime:
-            sight.seen["alive"] = lane.lifetime.count()
+            sight.seen.update(lane.lifetime.seen(ended=action.kind == "finish"))
         if "growth" in watch:
             self._count(sight)
             return

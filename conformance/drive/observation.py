@@ -168,11 +168,12 @@ class Step:
     history, empty without one. ``arg_grads``: ``.grad`` of the arguments afterwards. ``param_grads``: the accumulated
     gradient of every parameter afterwards. ``loss``: the loss function's result for the outputs of F, before any scale.
     ``shared``: pairs of names whose tensors share storage. ``grad_addresses``: the storage of every parameter gradient.
-    ``alive`` and ``live_tensors``: the tensors that are still alive, if they are watched. ``late``: the gradients that
-    were not yet available to work on the caller's stream when the action returned, by sort and name. ``misplaced``: the
-    device of every tensor that is not on the trial's, by sort and name; all copies are on the CPU. ``detached``: the
-    numbers of the outputs of F, as leaves, that require no gradient. ``upstream``: the errors in the graph whose
-    outputs a stage receives.
+    ``alive`` and ``live_tensors``: the tensors that are still alive, if they are watched. ``held``: what holds those of
+    a micro-batch that are alive after finish and a run of the garbage collector, "" if it is unknown. ``late``: the
+    gradients that were not yet available to work on the caller's stream when the action returned, by sort and name.
+    ``misplaced``: the device of every tensor that is not on the trial's, by sort and name; all copies are on the CPU.
+    ``detached``: the numbers of the outputs of F, as leaves, that require no gradient. ``upstream``: the errors in the
+    graph whose outputs a stage receives.
     """
 
     action: Action
@@ -191,6 +192,7 @@ class Step:
     shared: tuple[tuple[str, str], ...] = ()
     grad_addresses: Mapping[str, int] = field(default_factory=dict)
     alive: Mapping[int, Alive] = field(default_factory=dict)
+    held: Mapping[int, str] = field(default_factory=dict)
     live_tensors: int | None = None
     late: tuple[tuple[Sort, str], ...] = ()
     misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)

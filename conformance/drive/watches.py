@@ -19,6 +19,7 @@ from gradconform.devices.tensor_facts import place_of, start_of
 from gradconform.target.named_tensors import NamedTensors
 from gradconform.trees import Tree, equal, flattened, tensors
 
+from .holders import holder_of
 from .observation import Alive, HookCall, State
 
 #: The types that may be replaced by an equal copy: a subclass may hold more than its values.
@@ -243,6 +244,32 @@ class LifetimeWatch:
             for mb, saved in self._saved.items()
         }
 
+    def seen(self, *, ended: bool) -> dict[str, Any]:
+        """Return what a step shows: the counts and, at the end, what holds the tensors that are left."""
+        alive = self.count()
+        left = ended and any(one.outputs or one.saved or one.args for one in alive.values())
+        return {"alive": alive, "held": self._held()} if left else {"alive": alive}
+
+    def _held(self) -> dict[int, str]:
+        """Run the garbage collector, and return what still holds tensors of each micro-batch; "" if it is unknown."""
+        gc.collect()
+        frozen = gc.get_freeze_count()
+        gc.unfreeze()  # the collector names no reference of a frozen object
+        try:
+            return self._holders()
+        finally:
+            if frozen:
+                gc.freeze()
+
+    def _holders(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for mb in self._saved:
+            references = (*self._outputs.get(mb, ()), *self._saved[mb], *self._args[mb])
+            left = [one for reference in references if (one := reference()) is not None]
+            if left:
+                found[mb] = next(filter(None, map(holder_of, left)), "")
+        return found
+
 
 def _alive(references: list[weakref.ref[Any]]) -> int:
     return sum(reference() is not None for reference in references)
@@ -298,7 +325,6 @@ class Surroundings(NamedTuple):
         flags: Mapping[str, bool]
         flags = {name: parameter.requires_grad for name, parameter in self.params.items()}
         flags.update({f"argument {name}": arg.requires_grad for name, arg in self.args.items()})
-        flags["grad mode"] = torch.is_grad_enabled()
         rng = device_of(device).generator_states()
         earlier = [state for state in known if state is not None]
         flags = next((state.requires_grad for state in earlier if state.requires_grad == flags), flags)

@@ -60,12 +60,18 @@ def left_whole(evidence: Evidence) -> Judged:
 
 @by_numeric_rule
 def right_afterwards(evidence: Evidence) -> Judged:
-    """Yield wrong gradients of micro-batches that do not raise: each adds its own to the existing gradients."""
+    """Yield wrong gradients of micro-batches that do not raise: each adds its own to the existing gradients.
+
+    A finish may raise after the error: the micro-batch that raised is left.
+    """
     before: dict[int, Grads] = {}
     reported: set[str] = set()
+    failed = False
     for step in evidence.observation.steps:
         lane = step.action.stage
-        if step.raised is not None and not step.action.misuse:
+        failed = failed or (_raises(evidence, step) and step.raised is not None)
+        may_raise = step.action.misuse or (step.action.kind == "finish" and failed)  # the error left work undone
+        if step.raised is not None and not may_raise:
             yield error_in(step.action, step.raised)
         elif not _raises(evidence, step):
             yield from returned_values(evidence, step, evidence.oracle_step(step))

@@ -29,7 +29,7 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """Yield hooks of ``kind`` that an action called more or less often than plain autograd does."""
     yield from raised(evidence.observation)
     got, wanted, excused = Counter[str](), Counter[str](), _excused(evidence, kind)
-    for step in evidence.observation.steps:
+    for step in _until_raised(evidence):
         got, wanted = got + _counts(step, kind), wanted + _counts(evidence.oracle_step(step), kind)
         if flushed_later(evidence, step):
             continue
@@ -43,6 +43,8 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
 def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """Yield hooks of ``kind`` that fire under plain autograd but never here."""
     yield from raised(evidence.observation)
+    if evidence.observation.raised is not None:  # what was not called then is its consequence
+        return
     got = Counter(name for step in evidence.observation.steps for name in _counts(step, kind).elements())
     wanted = {name for step in evidence.oracle.steps for name in _counts(step, kind)}
     for name in sorted(wanted):
@@ -57,7 +59,7 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """
     yield from raised(evidence.observation)
     excused = _excused(evidence, kind)
-    for step in evidence.observation.steps:
+    for step in _until_raised(evidence):
         for name, calls in _calls(step, kind).items():
             if name in excused:
                 continue
@@ -66,6 +68,15 @@ def given_the_gradient(evidence: Evidence, kind: str) -> Iterator[Finding]:
                     seen = f"expected {_shown(wanted.grad)}, got {_shown(call.grad)}"
                     text = f"the {_LABELS[kind]} received a wrong gradient: {seen}"
                     yield _of_hook(kind, name, str(step.action), text)
+
+
+def _until_raised(evidence: Evidence) -> Iterator[Step]:
+    """Yield the steps before the one that raised and should not have: what later ones lack is its consequence."""
+    last = evidence.observation.raised
+    for step in evidence.observation.steps:
+        if last is not None and step.position >= last.position:
+            return
+        yield step
 
 
 def _excused(evidence: Evidence, kind: str) -> frozenset[str]:

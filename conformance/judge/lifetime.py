@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradconform.drive.evidence import Evidence
+from gradconform.drive.observation import Step
+from gradconform.text.counts import count
 
 from .finding import Finding
 from .gradients import flushed_later
@@ -14,7 +16,7 @@ from .state import raised
 #: a few more now and then. A leak of one per micro-batch is thirty.
 SLACK = 9
 
-_KINDS = {"outputs": "outputs", "saved": "tensors saved in its graph", "args": "arguments"}
+_KINDS = {"outputs": "output", "saved": "saved tensor", "args": "argument"}
 
 
 def released(evidence: Evidence) -> Iterator[Finding]:
@@ -24,6 +26,8 @@ def released(evidence: Evidence) -> Iterator[Finding]:
     are checked at the end.
     """
     yield from raised(evidence.observation)
+    if evidence.observation.raised is not None:  # what is alive then is its consequence
+        return
     reported: set[tuple[int, str]] = set()
     last = evidence.observation.steps[-1]
     for step in evidence.observation.steps:
@@ -31,12 +35,20 @@ def released(evidence: Evidence) -> Iterator[Finding]:
         for mb, alive in step.alive.items():
             ended = step.action.kind in {"B", "W"} and step.action.mb == mb and not flushed_later(evidence, step)
             for what, text in _KINDS.items() if step is last else (("saved", _KINDS["saved"]),) if ended else ():
-                count, allowed = getattr(alive, what), getattr(wanted[mb], what)
-                if count > allowed and (mb, what) not in reported:
+                kept, allowed = getattr(alive, what), getattr(wanted[mb], what)
+                if kept > allowed and (mb, what) not in reported:
                     reported.add((mb, what))
-                    why = "only the garbage collector would free them" if step is last else "the graph is kept"
-                    seen = f"{count} {text} are still alive; plain autograd keeps {allowed}; {why}"
+                    why = _why(step, mb) if step is last else "the graph is kept"
+                    seen = f"keeps {count(kept, text)} alive; plain autograd keeps {allowed}; {why}"
                     yield Finding("alive", f"micro-batch {mb}", str(step.action), seen, sort="micro-batch")
+
+
+def _why(step: Step, mb: int) -> str:
+    """Return why tensors of a micro-batch are alive at the end, as a run of the garbage collector has shown."""
+    if mb not in step.held:
+        return "only the garbage collector frees them"
+    holder = step.held[mb]
+    return f"{holder} holds them" if holder else "the garbage collector does not free them either"
 
 
 def outputs_released_by_input_pass(evidence: Evidence) -> Iterator[Finding]:

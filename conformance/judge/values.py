@@ -95,22 +95,32 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed er
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)
-    yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), fills=fills)
+    cause = None if judged.passed else _cause(explain, got)
+    if cause is None:  # a cause of the numbers explains NaN and inf too
+        yield from _nonfinite(sort, where, label, got, expected, within=(exact, judged.bound), fills=fills)
     yield Measured(judged.error_ratio)
-    if not judged.passed:
-        text, cause = _numbers(got, expected, judged), _cause(explain, got)
-        yield Finding("mismatch", where, label, text, judged.error, judged.bound, judged.error_ratio, cause, sort=sort)
-    else:
-        yield from _rounded(sort, where, label, got, expected, factor=factor)
+    yield from _of_numbers(sort, where, label, got, expected, judged=judged, cause=cause, factor=factor)
 
 
-def _rounded(  # noqa: PLR0913 (as _nonfinite, and its allowed error)
-    sort: Sort, where: str, action: str, got: Tensor, expected: Tensor, *, factor: float
+def _of_numbers(  # noqa: PLR0913 (as _nonfinite, its judgement, and its allowed error)
+    sort: Sort,
+    where: str,
+    action: str,
+    got: Tensor,
+    expected: Tensor,
+    *,
+    judged: Judgement,
+    cause: Cause | None,
+    factor: float,
 ) -> Iterator[Finding]:
-    """Yield a gradient that is within the rule, but has none of the bits that a narrower dtype lacks.
+    """Yield a tensor whose numbers are wrong, or a gradient within the rule that lacks the bits of its dtype.
 
     If more error than the rule's is allowed, less precision is allowed too.
     """
+    if not judged.passed:
+        text = _numbers(got, expected, judged)
+        yield Finding("mismatch", where, action, text, judged.error, judged.bound, judged.error_ratio, cause, sort=sort)
+        return
     narrow = gone_through(got, expected) if factor == 1.0 and sort in _COMPUTED else None
     if narrow is not None:
         name = str(narrow).removeprefix("torch.")
@@ -161,10 +171,9 @@ def _nonfinite(  # noqa: PLR0913 (a tensor, its place, and its references)
     within: tuple[Tensor | None, float],
     fills: bool,
 ) -> Iterator[Finding]:
-    differs = (torch.isnan(got) != torch.isnan(expected)) | (torch.isinf(got) != torch.isinf(expected))
-    if got.is_floating_point():
-        differs |= torch.isposinf(got) != torch.isposinf(expected)
-        differs &= ~_overflowing(got, expected, *within) if differs.any() else True
+    differs = torch.isfinite(got) != torch.isfinite(expected)
+    if got.is_floating_point() and differs.any():
+        differs &= ~_overflowing(got, expected, *within)
     number = int(differs.sum())
     if number:
         worst = tuple(int(i) for i in differs.nonzero()[0])

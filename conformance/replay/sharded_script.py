@@ -41,7 +41,8 @@ class ReplayedRow:
     """The contents of a script: a row of a sharded stage, as it was run under plain autograd.
 
     ``target`` is the user's name of the stage, and ``options`` are its arguments as text. ``members`` are the optional
-    members that it has, and ``one_output`` says whether it returns one tensor.
+    members that it has, ``one_output`` says whether it returns one tensor, and
+    ``dtensors`` whether any parameter may be a DTensor.
     """
 
     check: RowCheck
@@ -49,6 +50,7 @@ class ReplayedRow:
     options: Mapping[str, str]
     members: frozenset[str]
     one_output: bool
+    dtensors: bool
     device: str
     dtype: str
     seed: int
@@ -107,7 +109,7 @@ class ReplayedRow:
         return {
             "CHECKPOINT": row.checkpoint,
             "CLIPS": "grad_norm" in members and self._several_steps,
-            "DTENSORS": "placements" not in members,
+            "DTENSORS": self.dtensors,
             "EXPANDED": row.output_grads == "expanded",
             "FINISHES": "finish" in members,
             "FIRST_IS_NONE": row.output_grads == "none",

@@ -335,7 +335,7 @@ class Lane:
     def flags(self) -> dict[str, bool]:
         flags = {name: one.requires_grad for name, one in self.stage.named_parameters()}
         flags |= {f"argument {name}": arg.requires_grad for name, arg in by_name(self.args).items()}
-        return {**flags, "grad mode": torch.is_grad_enabled()}
+        return flags
 
     def shared(self, *, stored: bool) -> dict[tuple[str, str], bool]:
         """Return the pairs of names, one of them a gradient returned or stored, whose tensors share memory."""

@@ -38,7 +38,7 @@ _IN_GENERAL = {
     "no_error": "raised no error; expected one",
     "changed": "changed",
     "shared": "shares storage",
-    "alive": "is still alive",
+    "alive": "keeps tensors alive",
     "hooks": "has hooks that were not called as under plain autograd",
     "not_repeatable": "differs between runs",
 }

@@ -195,9 +195,29 @@ def describe_stage(orders: Orders, send: Send) -> None:
         "buffers": any(True for _ in whole.buffers()),
         "finish": hasattr(stage, "finish"),
         "norm": hasattr(stage, "grad_norm"),
+        "placed": _places_all(stage, whole),
         "members": [name for name in OPTIONAL if getattr(stage, name, None) is not None],
         "size": count(sum(one.numel() for one in whole.parameters()), "parameter"),
     })  # fmt: skip
+
+
+def _places_all(stage: Any, whole: nn.Module) -> bool:
+    """Return whether the stage says of each whole parameter how it is divided, so that none is a DTensor.
+
+    False if that is only known once :meth:`~.ShardedStage.sharded` has been called.
+    """
+    names = getattr(stage, "whole_names", {})
+    try:
+        placed = set(optional(stage, "placements", {}))
+    except Exception:  # noqa: BLE001 (it may need what sharded() keeps)
+        return False
+    if callable(names):
+        return False
+    known = {names.get(name, name) for name in placed}
+    tensors_of = {id(one): set[str]() for one in whole.parameters()}
+    for name, one in whole.named_parameters(remove_duplicate=False):
+        tensors_of[id(one)].add(name)
+    return all(known & of_one for of_one in tensors_of.values())
 
 
 def describe_backward(orders: Orders, send: Send) -> None:

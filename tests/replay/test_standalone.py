@@ -248,6 +248,7 @@ STEP: dict[str, Shown | str] = {
     "shared": shared,
     "grad_addresses": "each run has addresses of its own; what moved is compared by itself",
     "alive": "lifetimes are refused",
+    "held": "lifetimes are refused",
     "live_tensors": "growth is refused",
     "late": "a script waits for the device",
     "misplaced": "a script runs on one device, and reads tensors wherever they are",
