@@ -19,6 +19,7 @@ from tests.daily_part import part_of_today
 RIGHT = (
     "column_row:ColumnRowMLP", "vocabulary:VocabularyLoss", "context:ContextAttention", "experts:RoutedExperts",
     "torch_styles:TorchStyles", "token_mean:TokenMean", "fused:FusedHeads", "overlapped:OverlappedMLP",
+    "ring:RingAttention", "ulysses:UlyssesAttention", "capacity:CapacityExperts", "hooked:HookedReplicas",
 )  # fmt: skip
 
 
@@ -71,6 +72,12 @@ def test_a_right_stage_passes_every_pair_on_every_mesh(stage: str) -> None:
 @pytest.mark.parametrize("backward", ["reference-split", "torch"])
 def test_a_target_runs_the_backward_of_a_sharded_stage(backward: str) -> None:
     assert wrong(judged("column_row:ColumnRowMLP", backward=backward)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", RIGHT[-4:])
+def test_a_stage_with_its_own_backward_or_hooks_passes_a_split_backward(stage: str) -> None:
+    assert wrong(judged(stage, backward="reference-split")) == []
 
 
 def assert_caught(name: str) -> None:
