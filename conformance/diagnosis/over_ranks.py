@@ -27,7 +27,8 @@ class OverRanks:
     ``got`` has None for a rank without it. ``eps`` is that of the dtype, and ``parts`` the size of the largest part of
     the sum that it is. ``before`` are the values before the reductions of ``finish``, empty if there are none.
     ``contributions`` are those of each rank to what a rank has, by the contributing rank and then that rank; empty if
-    they are not known.
+    they are not known. ``alone`` is what a rank would have if the whole stage ran with each rank's part of the
+    arguments alone, by that other rank and then by rank.
     """
 
     mesh: Mesh
@@ -37,6 +38,7 @@ class OverRanks:
     parts: float = 0.0
     before: _Values = field(default_factory=dict)
     contributions: Mapping[int, _Values] = field(default_factory=dict)
+    alone: Mapping[int, _Values] = field(default_factory=dict)
 
     @cached_property
     def shown(self) -> dict[int, Tensor]:
@@ -213,6 +215,8 @@ def _other_groups(over: OverRanks) -> Iterator[Cause]:
             total = over.summed(over.shown, [right])
             if over.agree(total, _times(over.right, over.size(wrong))) and _unequal_in(over, [right]):
                 yield Cause(Mistake.SUMMED_OVER_OTHER, names=(wrong, right))
+            if not over.copied(wrong) and over.agree(total, over.summed(over.right, [wrong])):
+                yield Cause(Mistake.SUMMED_OVER_OTHER, names=(wrong, right))
     for name in over.dims:
         if not over.copied(name) and over.agree(over.shown, over.summed(over.right, [name])):
             yield Cause(Mistake.PARTS_SUMMED, names=(name,))
@@ -276,6 +280,21 @@ def _means(over: OverRanks) -> Iterator[Cause]:
                     yield Cause(Mistake.MEAN_OF_RANKS)
 
 
+def _means_alone(over: OverRanks) -> Iterator[Cause]:
+    """Yield that the value is the mean of what the whole stage has for each rank's arguments alone.
+
+    A rank without a token has no mean: its part counts as zero.
+    """
+    if not over.alone:
+        return
+    kept = [of for of in over.alone.values() if all(bool(torch.isfinite(one).all()) for one in of.values())]
+    if len(kept) < 2 or any(one.keys() != over.shown.keys() for one in kept):  # noqa: PLR2004 (one mean is half of it)
+        return
+    mean = {rank: torch.stack([of[rank] for of in kept]).sum(0) / len(over.alone) for rank in over.shown}
+    if over.agree(over.shown, mean):
+        yield Cause(Mistake.MEAN_OF_RANKS)
+
+
 def _contributed(over: OverRanks) -> Iterator[Cause]:
     """Yield contributions that are missing: those of all other ranks, or those of one."""
     known = over.contributions
@@ -328,8 +347,8 @@ def _flat(values: _Values) -> Tensor:
 
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
-    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed,
-    _logarithm,
+    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _means_alone,
+    _contributed, _logarithm,
 )  # fmt: skip
 
 
@@ -381,6 +400,7 @@ def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Itera
         yield Cause(Mistake.NORM_COUNTS_COPIES, counts=(max(part.copies for part in copied),)), everywhere(counted)
     own = {rank: sum(part.by_rank.get(rank, 0.0) for part in parts) for rank in ranks}
     yield Cause(Mistake.NORM_OF_OWN_RANK), own
+    yield Cause(Mistake.NORM_MEAN_OF_RANKS), everywhere((sum(math.sqrt(one) for one in own.values()) / len(own)) ** 2)
     if copied:
         left = total - sum(part.square for part in copied)
         yield Cause(Mistake.NORM_LEAVES_OUT, names=("the parameters that several ranks have",)), everywhere(left)

@@ -44,6 +44,7 @@ class _Tensor:
     terms: Callable[[], Partials] | None = None
     before: Mapping[int, Tensor] = field(default_factory=dict)
     contributed: Callable[[WholeRun], Tensor | None] | None = None
+    alone: Callable[[WholeRun], Tensor | None] | None = None
     zeros_for_none: bool = False
 
 
@@ -102,8 +103,9 @@ class Judge:
                     for rank in range(self._mesh.ranks)
                 ]
                 tensor = _Tensor(
-                    sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got
-                )
+                    sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got,
+                    alone=partial(_output, mb, place),
+                )  # fmt: skip
                 yield from self._once(place, reported, self._compared(tensor, layout))
 
     def _layout_of_output(self, place: int) -> Layout:
@@ -160,6 +162,7 @@ class Judge:
             partials=plain.partials[name],
             terms=lambda: self._oracle.terms_of_param(name),
             contributed=None if self._row.standing == "values" else lambda run: run.grads[name],
+            alone=None if self._row.standing == "values" else lambda run: run.grads[name],
             before={rank: widen(one) for rank, one in before.items() if one is not None},
         )
 
@@ -401,7 +404,7 @@ class Judge:
             before=tensor.before,
         )
         try:
-            found = of_tensor(over)
+            found = of_tensor(over) or of_tensor(replace(over, alone=self._alone(tensor, got)))
             for contributions in () if found else self._contributions(tensor, right_of, got):
                 found = found or of_tensor(replace(over, contributions=contributions))
             found = found or self._of_uses(tensor, over)
@@ -441,6 +444,29 @@ class Judge:
                     for rank, one in enumerate(known)
                 }
 
+    def _alone(self, tensor: _Tensor, got: Sequence[tuple[int, Tensor | None, Tensor]]) -> dict[int, dict[int, Tensor]]:
+        """Return what each rank would have for each rank's arguments alone; empty if that is not known."""
+        wholes = [] if tensor.alone is None else [tensor.alone(run) for run in self._by_arguments]
+        return {
+            rank: {other: Part("", positions).of(one.double()) for other, _, positions in got}
+            for rank, one in enumerate(wholes)
+            if one is not None
+        }
+
+    @cached_property
+    def _by_arguments(self) -> list[WholeRun]:
+        """The whole stage with each rank's part of the arguments alone; empty if it cannot run with that."""
+
+        def cut(rank: int, place: int, whole: Tensor) -> Tensor:
+            return part_or_refuse(
+                whole, self._boundary.args[place], self._mesh, rank, f"{self._words}: argument {place}"
+            )
+
+        try:
+            return [self._oracle.by_arguments(partial(cut, rank)) for rank in range(self._mesh.ranks)]
+        except Exception:  # noqa: BLE001 (the stage may need all arguments, or its outputs have the shape of its part)
+            return []
+
     @cached_property
     def _by_outputs(self) -> list[WholeRun]:
         """The whole stage with only the output gradients of each rank's outputs."""
@@ -459,6 +485,11 @@ class Judge:
             for parts in self._parts
         ]
         return self._oracle.by_parameters(divided)
+
+
+def _output(mb: int, place: int, run: WholeRun) -> Tensor | None:
+    found: Tensor = run.outputs[mb][place]
+    return found
 
 
 def _input_grad(mb: int, slot: int, run: WholeRun) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -122,6 +122,14 @@ class Oracle:
             batches = [replace(batch, output_grads=_only(batch.output_grads, own)) for batch in self._batches[0]]
             found.append(self._first_step(widened(self._prepared()), batches))
         return found
+
+    def by_arguments(self, cut: Callable[[int, Tensor], Tensor]) -> WholeRun:
+        """Return the first step with a part of the arguments alone, in float64: ``cut`` of each place and tensor."""
+        batches = [
+            replace(one, args=tuple(cut(n, arg) if isinstance(arg, Tensor) else arg for n, arg in enumerate(one.args)))
+            for one in self._batches[0]
+        ]
+        return self._first_step(widened(self._prepared()), batches)
 
     def uses(self, names: Sequence[str]) -> list[Tensor]:
         """Return the gradient of each use of a tied parameter, in float64: of its names alone."""

@@ -55,7 +55,8 @@ class WholeCapacity(nn.Module):
         dispatch = (one_hot.unsqueeze(-1) * slot.unsqueeze(-2)).to(value.dtype)
         arrived = self.to_experts(torch.einsum("gtec,gtw->egcw", dispatch, value))
         back = self.to_groups(self.computed(arrived))
-        return value + torch.einsum("gtec,egcw->gtw", dispatch, back) * weight.unsqueeze(-1)
+        found: Tensor = value + torch.einsum("gtec,egcw->gtw", dispatch, back) * weight.unsqueeze(-1)
+        return found
 
     def computed(self, arrived: Tensor) -> Tensor:
         """Return the outputs of the experts for (experts, groups, capacity, width)."""
@@ -82,7 +83,7 @@ class ShardedCapacity(WholeCapacity):
         return reduce_out(super().computed(copy_in(arrived, self.tp)), self.tp)
 
     def to_experts(self, sent: Tensor) -> Tensor:
-        parts = self.swap(sent).unflatten(0, (self.ep.size(), -1))
+        parts: Tensor = self.swap(sent).unflatten(0, (self.ep.size(), -1))
         return parts.transpose(0, 1).flatten(1, 2)
 
     def to_groups(self, back: Tensor) -> Tensor:

@@ -35,10 +35,14 @@ class HookedMLP(nn.Module):
         grad = parameter.grad
         if grad is not None:
             grad = grad.contiguous()
-            work = dist.all_reduce(grad, group=self.dp, async_op=True)
+            work = dist.all_reduce(grad, group=self.group_of(parameter), async_op=True)
             if work is not None:
                 self.begun.append((parameter, grad, work))
             parameter.grad = None
+
+    def group_of(self, parameter: Tensor) -> dist.ProcessGroup:
+        """Return the ranks over which a gradient is summed."""
+        return self.dp
 
     def wait(self) -> None:
         """Add all sums to the gradients."""

@@ -28,6 +28,7 @@ from .experts import (
     BalanceOfOwnTokens,
     ExpertGradientsDivided,
     ExpertGradientsSummed,
+    MeanOfNorms,
     NormOfOwnExperts,
     RouterGradientNotSummed,
     RouterWithoutLoss,
@@ -35,9 +36,11 @@ from .experts import (
 )
 from .fault import FAULTS
 from .heads import HeadsInputNotSummed, OutputGradientOnOneRank
+from .hooked import DividedWeightsOverTensorRanks
 from .sequence import ContextGradientsAveraged, ContextGradientsNotSummed, RingWithoutBackward
 from .token_mean import (
     MeanOfRanks,
+    MeanOfRanksInBuffers,
     ReplicasAveraged,
     ReplicasNotSummed,
     SummedOverAllRanks,
@@ -62,6 +65,7 @@ __all__ = [
     "ContextGradientsAveraged",
     "ContextGradientsNotSummed",
     "CopiesRoundedApart",
+    "DividedWeightsOverTensorRanks",
     "ExpertGradientsDivided",
     "ExpertGradientsSummed",
     "FinishedOnce",
@@ -71,7 +75,9 @@ __all__ = [
     "HiddenGradientNotSummed",
     "IgnoredTokensCounted",
     "InputGradientNotSummed",
+    "MeanOfNorms",
     "MeanOfRanks",
+    "MeanOfRanksInBuffers",
     "NextRanksPositions",
     "NormCountsBiasAgain",
     "NormCountsCopies",
