@@ -26,9 +26,9 @@ class OverRanks:
 
     ``got`` has None for a rank without it. ``eps`` is that of the dtype, and ``parts`` the size of the largest part of
     the sum that it is. ``before`` are the values before the reductions of ``finish``, empty if there are none.
-    ``contributions`` are those of each rank to what a rank has, by the contributing rank and then that rank; empty if
-    they are not known. ``alone`` is what a rank would have if the whole stage ran with each rank's part of the
-    arguments alone, by that other rank and then by rank.
+    ``contributions`` are those to what a rank has, by the place of the contributing ranks along the mesh dimension
+    ``along``, and then by rank; empty if they are not known. ``alone`` is what a rank would have if the whole stage ran
+    with each rank's part of the arguments alone, by that other rank and then by rank.
     """
 
     mesh: Mesh
@@ -38,6 +38,7 @@ class OverRanks:
     parts: float = 0.0
     before: _Values = field(default_factory=dict)
     contributions: Mapping[int, _Values] = field(default_factory=dict)
+    along: str = ""
     alone: Mapping[int, _Values] = field(default_factory=dict)
 
     @cached_property
@@ -296,19 +297,19 @@ def _means_alone(over: OverRanks) -> Iterator[Cause]:
 
 
 def _contributed(over: OverRanks) -> Iterator[Cause]:
-    """Yield contributions that are missing: those of all other ranks, or those of one."""
+    """Yield contributions along a dimension that are missing: those of all other ranks, or those of one."""
     known = over.contributions
     if not known:
         return
-    own = {rank: known[rank][rank] for rank in over.right}
+    own = {rank: known[over.mesh.coordinates[rank][over.along]][rank] for rank in over.right}
     if over.agree(over.shown, own):
-        yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(over.dims))
+        yield Cause(Mistake.NOT_SUMMED_OVER, names=(over.along,))
     for left in known:
         rest = {
             rank: torch.stack([of[rank] for other, of in known.items() if other != left]).sum(0) for rank in over.right
         }
         if over.agree(over.shown, rest):
-            yield Cause(Mistake.RANK_MISSING, slots=(left,), names=tuple(over.dims))
+            yield Cause(Mistake.RANK_MISSING, slots=(left,), names=(over.along,))
 
 
 def _logarithm(over: OverRanks) -> Iterator[Cause]:

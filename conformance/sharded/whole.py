@@ -94,10 +94,10 @@ class Oracle:
         return sizes([self._shaken[place].inputs[slot]])
 
     def by_parameters(self, parts: Sequence[Mapping[str, Tensor]]) -> list[WholeRun]:
-        """Return the first step of the whole stage with only each rank's part of the divided parameters, in float64.
+        """Return the first step of the whole stage with only some ranks' parts of divided parameters, in float64.
 
-        ``parts`` has the positions of each rank's parts, by the whole's name of each divided parameter; the other
-        elements are zero.
+        ``parts`` has the positions of each such part, by the whole's name of each divided parameter; the other elements
+        are zero.
         """
         found = []
         for own in parts:
@@ -113,9 +113,9 @@ class Oracle:
         return found
 
     def by_outputs(self, parts: Sequence[Sequence[Tensor]]) -> list[WholeRun]:
-        """Return the first step with only the output gradients of each rank's outputs, in float64.
+        """Return the first step with only the output gradients of some ranks' outputs, in float64.
 
-        ``parts`` has the positions of each rank's parts, by output.
+        ``parts`` has the positions of each such part, by output.
         """
         found = []
         for own in parts:

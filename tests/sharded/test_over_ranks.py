@@ -77,11 +77,20 @@ def test_a_contribution_of_the_whole_stage_explains_a_missing_sum() -> None:
     own = {0: {0: A, 1: A + 1}, 1: {0: B, 1: B + 2}}
     right = {0: A + B, 1: A + B + 3}
     over = OverRanks(
-        mesh=TP, got={0: A.float(), 1: (B + 2).float()}, right=right, eps=EPS, contributions=own,
+        mesh=TP, got={0: A.float(), 1: (B + 2).float()}, right=right, eps=EPS, contributions=own, along="tp",
     )  # fmt: skip
     found = of_tensor(over)
     assert found is not None
     assert str(found) == "never summed over tp: each rank has only its own contribution"
+
+
+def test_contributions_along_one_of_two_dimensions_explain_a_missing_sum_over_it() -> None:
+    own = {0: dict(enumerate([A, B, C, D])), 1: dict(enumerate([A + 1, B + 2, C + 3, D + 4]))}
+    right = {rank: own[0][rank] + own[1][rank] for rank in range(4)}
+    got = {rank: own[rank % 2][rank].float() for rank in range(4)}
+    over = OverRanks(mesh=GRID, got=got, right=right, eps=EPS, contributions=own, along="tp")
+    assert str(of_tensor(over)) == "never summed over tp: each rank has only its own contribution"
+    assert of_tensor(replace(over, contributions={})) is None
 
 
 def test_a_mean_of_what_ranks_have_alone_is_named_where_one_has_no_mean() -> None:

@@ -36,9 +36,14 @@ from .experts import (
 )
 from .fault import FAULTS
 from .heads import HeadsInputNotSummed, OutputGradientOnOneRank
-from .hooked import DividedWeightsOverTensorRanks
-from .sequence import ContextGradientsAveraged, ContextGradientsNotSummed, RingWithoutBackward
+from .sequence import (
+    ContextGradientsAveraged,
+    ContextGradientsNotSummed,
+    ReplicatedRingWithoutBackward,
+    RingWithoutBackward,
+)
 from .token_mean import (
+    DividedWeightsOverTensorRanks,
     MeanOfRanks,
     MeanOfRanksInBuffers,
     ReplicasAveraged,
@@ -92,6 +97,7 @@ __all__ = [
     "ReplicasAveraged",
     "ReplicasNotSummed",
     "ReplicatedGradientsSummed",
+    "ReplicatedRingWithoutBackward",
     "RingWithoutBackward",
     "RouterGradientNotSummed",
     "RouterWithoutLoss",

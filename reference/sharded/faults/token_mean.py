@@ -1,4 +1,4 @@
-"""Faults of a mean over tokens, on a mesh of two dimensions."""
+"""Faults of replicas, on a mesh of two dimensions: a mean over all tokens, and sums of gradients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from gradconform.reference.sharded.hooked import HookedMLP, HookedReplicas
 from gradconform.reference.sharded.regions import summed
 from gradconform.reference.sharded.token_mean import ShardedClassifier, TokenMean
 
@@ -108,3 +109,17 @@ class TokensCountedOverWrongGroup(TokenMean):
 
     mesh = {"dp": (2,), "tp": (2,)}
     module = _CountedOverTensorRanks
+
+
+class _DividedOverTensorRanks(HookedMLP):
+    def group_of(self, parameter: Tensor) -> dist.ProcessGroup:
+        divided = (self.up.weight, self.up.bias, self.down.weight)
+        return self.tp if any(parameter is one for one in divided) else self.dp
+
+
+@fault("gradients", "summed_over_other")
+class DividedWeightsOverTensorRanks(HookedReplicas):
+    """The gradients of divided weights are summed over the tensor ranks instead of the replicas."""
+
+    mesh = {"dp": (2,), "tp": (2,)}
+    module = _DividedOverTensorRanks
