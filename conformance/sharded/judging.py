@@ -446,10 +446,10 @@ class Judge:
         """Yield mesh dimensions along which contributions sum up to the right tensor, with these, on every rank."""
         if tensor.contributed is None:
             return
-        for name in (name for name, size in self._mesh.sizes.items() if size > 1):
-            for runs in (self._some_ranks.by_outputs, self._some_ranks.by_parameters):  # the simplest first
+        for name, size in self._mesh.sizes.items():
+            for runs in (self._some_ranks.by_outputs, self._some_ranks.by_parameters) if size > 1 else ():
                 known = [one for run in runs(name) if (one := tensor.contributed(run)) is not None]
-                if known and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
+                if len(known) == size and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
                     yield (
                         name,
                         {
