@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.diagnosis.cause import Cause, Mistake, numbered
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
+from gradconform.diagnosis.norm_over_ranks import NormPart, of_norm
+from gradconform.diagnosis.over_ranks import OverRanks, of_copies, of_tensor
 from gradconform.drive.reference64 import widen
 from gradconform.judge.finding import BIT_EQUAL, Finding, Judged, Measured
 from gradconform.judge.values import Known, compare

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
+from gradconform.diagnosis.norm_over_ranks import NormPart, of_norm
+from gradconform.diagnosis.over_ranks import OverRanks, of_copies, of_tensor
 from gradconform.trial.mesh import Mesh
 
 EPS = torch.finfo(torch.float32).eps
