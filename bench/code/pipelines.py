@@ -256,26 +256,6 @@ class AuxiliaryNotNormalised(PlainSession):
         return 1.0 / self.spec.replicas if self.spec.reduction == "mean" else 1.0
 
 
-class ExpertsNotDivided(PlainSession):
-    """Megatron-LM-5956: gradients of experts are sums over the ranks that share them, and are not divided by those."""
-
-    divides = False
-
-    def reduce(self) -> None:
-        """Reduce; the gradients of experts come from as many ranks as there are."""
-        super().reduce()
-        ranks = dist.get_world_size()
-        for name, parameter in self.trained():
-            if "expert" in name and parameter.grad is not None:
-                parameter.grad = parameter.grad if self.divides else parameter.grad * ranks
-
-
-class ExpertsDivided(ExpertsNotDivided):
-    """Megatron-LM-5956, mended: they are divided by the number of ranks that share the experts."""
-
-    divides = True
-
-
 class WholeCountedByEach(PlainSession):
     """RL-3788: parameters that tensor ranks have whole count in the norm once for each of them."""
 
@@ -303,6 +283,4 @@ clipped_by_stage = StepTarget(ClippedByStage)
 tied_counted_twice = StepTarget(TiedCountedTwice)
 auxiliary_discarded = StepTarget(AuxiliaryDiscarded)
 auxiliary_not_normalised = StepTarget(AuxiliaryNotNormalised)
-experts_not_divided = StepTarget(ExpertsNotDivided)
-experts_divided = StepTarget(ExpertsDivided)
 whole_counted_by_each = StepTarget(WholeCountedByEach)

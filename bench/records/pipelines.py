@@ -160,17 +160,4 @@ DEFECTS = (
         fixed=f"{_RANKS}:reduced_in_place",
         causes=("tensor_rank_alone",),
     ),
-    _tensor(
-        project="NVIDIA/Megatron-LM",
-        number=5956,
-        had="Megatron-FSDP v2 before #5956",
-        fixed_in="#5956",
-        seen="Gradients of experts are too large by the number of ranks that share experts.",
-        fault="They are sums over those ranks, but are divided only by the replicas of an expert.",
-        command=_STEPS,
-        broken=f"{_PIPELINES}:experts_not_divided",
-        fixed=f"{_PIPELINES}:experts_divided",
-        causes=("multiplied",),
-        missed="No composition of a training step has experts that ranks share.",
-    ),
 )

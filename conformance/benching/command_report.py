@@ -11,6 +11,9 @@ from typing import Any
 from gradconform.exits import EXIT_ENVIRONMENT
 from gradconform.reading.report import values_of
 
+#: The kinds of cause that refer to what another check reports.
+_ELSEWHERE = frozenset({"of_wrong_output", "of_wrong_gradient"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReport:
@@ -62,9 +65,16 @@ def report_of_command(
 
 
 def _kinds(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kinds of cause of the first finding with a cause; if none has one, the kind of finding."""
+    """Yield the kinds of cause of the first finding with a cause; if none has one, the kind of finding.
+
+    A cause that only refers to another check is none: that check has it.
+    """
     causes = [finding["cause"] for finding in result["findings"] if finding["cause"] is not None]
-    yield from dict.fromkeys(_every(causes[0])) if causes else [result["kind"]]
+    own = [cause for cause in causes if cause["kind"] not in _ELSEWHERE]
+    if own:
+        yield from dict.fromkeys(_every(own[0]))
+    elif not causes:
+        yield result["kind"]
 
 
 def _every(cause: Mapping[str, Any]) -> Iterator[str]:

@@ -211,6 +211,7 @@ class Mistake(Enum):
     OF_WRONG_OUTPUT = "it is computed with wrong outputs, which another check reports"
     NORM_COUNTS_COPIES = "the norm counts parameters that several ranks have {c.counts[0]} times"
     NORM_OF_OWN_RANK = "the norm includes only the parts of its own rank"
+    NORM_MEAN_OF_RANKS = "the norm is the mean of the norms that each rank has for its own parts"
     NORM_LEAVES_OUT = "the norm leaves out {names}"
     NORM_OF_ONE_PART = "the norm includes only {c.names[1]}'s part of {c.names[0]}"
     NORM_COUNTS = "the norm counts {names} {c.counts[0]} times"

@@ -13,7 +13,7 @@ from torch import Tensor
 from gradconform.drive.reference64 import widen
 from gradconform.trial.mesh import Mesh
 
-from .cause import Cause, Mistake, numbered
+from .cause import Cause, Mistake
 from .wrong_tensor import ENOUGH, dense, largest, rounding
 
 #: The tensors of all ranks, by rank.
@@ -26,8 +26,9 @@ class OverRanks:
 
     ``got`` has None for a rank without it. ``eps`` is that of the dtype, and ``parts`` the size of the largest part of
     the sum that it is. ``before`` are the values before the reductions of ``finish``, empty if there are none.
-    ``contributions`` are those of each rank to what a rank has, by the contributing rank and then that rank; empty if
-    they are not known.
+    ``contributions`` are those to what a rank has, by the place of the contributing ranks along the mesh dimension
+    ``along``, and then by rank; empty if they are not known. ``alone`` is what a rank would have if the whole stage ran
+    with each rank's part of the arguments alone, by that other rank and then by rank.
     """
 
     mesh: Mesh
@@ -37,6 +38,8 @@ class OverRanks:
     parts: float = 0.0
     before: _Values = field(default_factory=dict)
     contributions: Mapping[int, _Values] = field(default_factory=dict)
+    along: str = ""
+    alone: Mapping[int, _Values] = field(default_factory=dict)
 
     @cached_property
     def shown(self) -> dict[int, Tensor]:
@@ -213,6 +216,8 @@ def _other_groups(over: OverRanks) -> Iterator[Cause]:
             total = over.summed(over.shown, [right])
             if over.agree(total, _times(over.right, over.size(wrong))) and _unequal_in(over, [right]):
                 yield Cause(Mistake.SUMMED_OVER_OTHER, names=(wrong, right))
+            if not over.copied(wrong) and over.agree(total, over.summed(over.right, [wrong])):
+                yield Cause(Mistake.SUMMED_OVER_OTHER, names=(wrong, right))
     for name in over.dims:
         if not over.copied(name) and over.agree(over.shown, over.summed(over.right, [name])):
             yield Cause(Mistake.PARTS_SUMMED, names=(name,))
@@ -276,20 +281,35 @@ def _means(over: OverRanks) -> Iterator[Cause]:
                     yield Cause(Mistake.MEAN_OF_RANKS)
 
 
+def _means_alone(over: OverRanks) -> Iterator[Cause]:
+    """Yield that the value is the mean of what the whole stage has for each rank's arguments alone.
+
+    A rank without a token has no mean: its part counts as zero.
+    """
+    if not over.alone:
+        return
+    kept = [of for of in over.alone.values() if all(bool(torch.isfinite(one).all()) for one in of.values())]
+    if len(kept) < 2 or any(one.keys() != over.shown.keys() for one in kept):  # noqa: PLR2004 (one mean is half of it)
+        return
+    mean = {rank: torch.stack([of[rank] for of in kept]).sum(0) / len(over.alone) for rank in over.shown}
+    if over.agree(over.shown, mean):
+        yield Cause(Mistake.MEAN_OF_RANKS)
+
+
 def _contributed(over: OverRanks) -> Iterator[Cause]:
-    """Yield contributions that are missing: those of all other ranks, or those of one."""
+    """Yield contributions along a dimension that are missing: those of all other ranks, or those of one."""
     known = over.contributions
     if not known:
         return
-    own = {rank: known[rank][rank] for rank in over.right}
+    own = {rank: known[over.mesh.coordinates[rank][over.along]][rank] for rank in over.right}
     if over.agree(over.shown, own):
-        yield Cause(Mistake.NOT_SUMMED_OVER, names=tuple(over.dims))
+        yield Cause(Mistake.NOT_SUMMED_OVER, names=(over.along,))
     for left in known:
         rest = {
             rank: torch.stack([of[rank] for other, of in known.items() if other != left]).sum(0) for rank in over.right
         }
         if over.agree(over.shown, rest):
-            yield Cause(Mistake.RANK_MISSING, slots=(left,), names=tuple(over.dims))
+            yield Cause(Mistake.RANK_MISSING, slots=(left,), names=(over.along,))
 
 
 def _logarithm(over: OverRanks) -> Iterator[Cause]:
@@ -328,71 +348,6 @@ def _flat(values: _Values) -> Tensor:
 
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
-    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _contributed,
-    _logarithm,
+    _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _means_alone,
+    _contributed, _logarithm,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class NormPart:
-    """The square of the norm of one parameter's gradient: of the whole, and of each rank's part.
-
-    ``copies`` is the number of ranks that have each element.
-    """
-
-    name: str
-    square: float
-    by_rank: Mapping[int, float]
-    copies: int
-
-
-#: How near a norm must be to that of a hypothesis.
-_NORM_TOLERANCE = 1e-4
-
-
-def of_norm(got: Mapping[int, float], parts: Sequence[NormPart], mesh: Mesh, eps: float) -> Cause | None:
-    """Return the likely cause of a norm that is wrong on some rank."""
-    near = max(_NORM_TOLERANCE, 16.0 * eps)
-    alone = [*_norms_of_one_part(list(got), parts[0])] if len(parts) == 1 else []
-    for cause, squares in (*alone, *_norms(list(got), parts, mesh)):
-        if all(math.isclose(one, math.sqrt(max(squares[rank], 0.0)), rel_tol=near) for rank, one in got.items()):
-            return cause
-    return None
-
-
-def _norms_of_one_part(ranks: Sequence[int], part: NormPart) -> Iterator[tuple[Cause, dict[int, float]]]:
-    """Yield that the norm of one parameter has the part of one rank alone."""
-    for rank, square in part.by_rank.items():
-        if square < part.square:
-            cause = Cause(Mistake.NORM_OF_ONE_PART, names=(part.name, numbered("rank", [rank])))
-            yield cause, dict.fromkeys(ranks, square)
-
-
-def _norms(ranks: Sequence[int], parts: Sequence[NormPart], mesh: Mesh) -> Iterator[tuple[Cause, dict[int, float]]]:
-    """Yield the possible mistakes, the commonest first, each with the square of the norm on every rank."""
-    total = sum(part.square for part in parts)
-    copied = [part for part in parts if part.copies > 1]
-
-    def everywhere(square: float) -> dict[int, float]:
-        return dict.fromkeys(ranks, square)
-
-    if copied:
-        counted = sum(part.square * part.copies for part in parts)
-        yield Cause(Mistake.NORM_COUNTS_COPIES, counts=(max(part.copies for part in copied),)), everywhere(counted)
-    own = {rank: sum(part.by_rank.get(rank, 0.0) for part in parts) for rank in ranks}
-    yield Cause(Mistake.NORM_OF_OWN_RANK), own
-    if copied:
-        left = total - sum(part.square for part in copied)
-        yield Cause(Mistake.NORM_LEAVES_OUT, names=("the parameters that several ranks have",)), everywhere(left)
-    some = [part for part in parts if part.square]
-    for part in some:
-        yield Cause(Mistake.NORM_LEAVES_OUT, names=(part.name,)), everywhere(total - part.square)
-    sizes = {**mesh.sizes, "the whole mesh": mesh.ranks}
-    for part in some:
-        for times in dict.fromkeys((2, *sizes.values())):
-            if times > 1:
-                squares = everywhere(total + (times - 1) * part.square)
-                yield Cause(Mistake.NORM_COUNTS, names=(part.name,), counts=(times,)), squares
-    for name, size in sizes.items():
-        if size > 1:
-            yield Cause(Mistake.NORM_TIMES_ROOT, names=(name,), counts=(size,)), everywhere(total * size)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.diagnosis.cause import Cause, Mistake, numbered
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
+from gradconform.diagnosis.norm_over_ranks import NormPart, of_norm
+from gradconform.diagnosis.over_ranks import OverRanks, of_copies, of_tensor
 from gradconform.drive.reference64 import widen
 from gradconform.judge.finding import BIT_EQUAL, Finding, Judged, Measured
 from gradconform.judge.values import Known, compare
@@ -26,6 +27,7 @@ from .collectives import mismatch
 from .layout import Layout, averages, part_or_refuse, partial_dims
 from .on_rank import Boundary, Shown, output_layout
 from .parts import Part, Parts
+from .some_ranks import SomeRanks
 from .stage import DescriptionError
 from .whole import Oracle, WholeRun, standing_grad
 
@@ -44,6 +46,7 @@ class _Tensor:
     terms: Callable[[], Partials] | None = None
     before: Mapping[int, Tensor] = field(default_factory=dict)
     contributed: Callable[[WholeRun], Tensor | None] | None = None
+    alone: Callable[[WholeRun], Tensor | None] | None = None
     zeros_for_none: bool = False
 
 
@@ -67,6 +70,7 @@ class Judge:
         self._shown, self._parts, self._whole = shown, parts, whole
         self._boundary = Boundary.of(stage, words, mesh, len(oracle.args_of(0)))
         self._compared_gradients: dict[str, list[Finding | Measured]] = {}
+        self._some_ranks = SomeRanks(oracle, mesh, parts, whole, self._positions_of_output, self._cut)
 
     def judged(self, kind: str) -> Judged:
         """Yield the findings and measurements of a kind of check."""
@@ -102,9 +106,19 @@ class Judge:
                     for rank in range(self._mesh.ranks)
                 ]
                 tensor = _Tensor(
-                    sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got
-                )
+                    sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got,
+                    alone=partial(_output, mb, place),
+                )  # fmt: skip
                 yield from self._once(place, reported, self._compared(tensor, layout))
+
+    def _positions_of_output(self, mb: int, place: int, rank: int) -> Tensor:
+        whole = self._oracle.plain.outputs[mb][place]
+        return self._positions(whole, self._layout_of_output(place), rank, f"output {place}")
+
+    def _cut(self, rank: int, place: int, whole: Tensor) -> Tensor:
+        """Return a rank's part of an argument."""
+        what = f"{self._words}: argument {place}"
+        return part_or_refuse(whole, self._boundary.args[place], self._mesh, rank, what)
 
     def _layout_of_output(self, place: int) -> Layout:
         found = self._shown[0].output_layouts[place]
@@ -160,6 +174,7 @@ class Judge:
             partials=plain.partials[name],
             terms=lambda: self._oracle.terms_of_param(name),
             contributed=None if self._row.standing == "values" else lambda run: run.grads[name],
+            alone=None if self._row.standing == "values" else lambda run: run.grads[name],
             before={rank: widen(one) for rank, one in before.items() if one is not None},
         )
 
@@ -406,9 +421,9 @@ class Judge:
             before=tensor.before,
         )
         try:
-            found = of_tensor(over)
-            for contributions in () if found else self._contributions(tensor, right_of, got):
-                found = found or of_tensor(replace(over, contributions=contributions))
+            found = of_tensor(over) or of_tensor(replace(over, alone=self._alone(tensor, got)))
+            for name, contributions in () if found else self._contributions(tensor, right_of, got):
+                found = found or of_tensor(replace(over, contributions=contributions, along=name))
             found = found or self._of_uses(tensor, over)
             if found is None and tensor.sort != "output" and self._outputs_wrong:
                 return Cause(Mistake.OF_WRONG_OUTPUT)
@@ -433,39 +448,35 @@ class Judge:
 
     def _contributions(
         self, tensor: _Tensor, right: Tensor, got: Sequence[tuple[int, Tensor | None, Tensor]]
-    ) -> Iterator[dict[int, dict[int, Tensor]]]:
-        """Yield each rank's contribution to a tensor, on every rank, in ways in which they sum up to the right one."""
-        if tensor.contributed is None or len(self._mesh.sizes) > 1:
+    ) -> Iterator[tuple[str, dict[int, dict[int, Tensor]]]]:
+        """Yield mesh dimensions along which contributions sum up to the right tensor, with these, on every rank."""
+        if tensor.contributed is None:
             return
-        for name in ("_by_outputs", "_by_parameters"):  # each is computed when it is needed
-            runs: list[WholeRun] = getattr(self, name)
-            known = [one for run in runs if (one := tensor.contributed(run)) is not None]
-            if len(known) == self._mesh.ranks and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
-                yield {
-                    rank: {other: Part("", positions).of(one) for other, _, positions in got}
-                    for rank, one in enumerate(known)
-                }
+        for name, size in self._mesh.sizes.items():
+            for runs in (self._some_ranks.by_outputs, self._some_ranks.by_parameters) if size > 1 else ():
+                known = [one for run in runs(name) if (one := tensor.contributed(run)) is not None]
+                if len(known) == size and torch.allclose(torch.stack(known).sum(0), right.double(), rtol=1e-9):
+                    yield (
+                        name,
+                        {
+                            place: {other: Part("", positions).of(one) for other, _, positions in got}
+                            for place, one in enumerate(known)
+                        },
+                    )
 
-    @cached_property
-    def _by_outputs(self) -> list[WholeRun]:
-        """The whole stage with only the output gradients of each rank's outputs."""
-        return self._oracle.by_outputs([
-            [
-                [self._positions(one, self._layout_of_output(place), rank, "output") for place, one in enumerate(some)]
-                for some in self._oracle.plain.outputs
-            ]
-            for rank in range(self._mesh.ranks)
-        ])  # fmt: skip
+    def _alone(self, tensor: _Tensor, got: Sequence[tuple[int, Tensor | None, Tensor]]) -> dict[int, dict[int, Tensor]]:
+        """Return what each rank would have for each rank's arguments alone; empty if that is not known."""
+        wholes = [] if tensor.alone is None else [tensor.alone(run) for run in self._some_ranks.by_arguments]
+        return {
+            rank: {other: Part("", positions).of(one.double()) for other, _, positions in got}
+            for rank, one in enumerate(wholes)
+            if one is not None
+        }
 
-    @cached_property
-    def _by_parameters(self) -> list[WholeRun]:
-        """The whole stage with only each rank's part of the divided parameters."""
-        sizes = {name: one.numel() for name, one in self._whole.named_parameters(remove_duplicate=False)}
-        divided = [
-            {one.whole: one.positions for one in parts.params.values() if one.positions.numel() < sizes[one.whole]}
-            for parts in self._parts
-        ]
-        return self._oracle.by_parameters(divided)
+
+def _output(mb: int, place: int, run: WholeRun) -> Tensor | None:
+    found: Tensor = run.outputs[mb][place]
+    return found
 
 
 def _input_grad(mb: int, slot: int, run: WholeRun) -> Tensor | None:

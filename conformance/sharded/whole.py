@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -93,10 +93,10 @@ class Oracle:
         return sizes([self._shaken[place].inputs[slot]])
 
     def by_parameters(self, parts: Sequence[Mapping[str, Tensor]]) -> list[WholeRun]:
-        """Return the first step of the whole stage with only each rank's part of the divided parameters, in float64.
+        """Return the first step of the whole stage with only some ranks' parts of divided parameters, in float64.
 
-        ``parts`` has the positions of each rank's parts, by the whole's name of each divided parameter; the other
-        elements are zero.
+        ``parts`` has the positions of each such part, by the whole's name of each divided parameter; the other elements
+        are zero.
         """
         found = []
         for own in parts:
@@ -112,9 +112,9 @@ class Oracle:
         return found
 
     def by_outputs(self, parts: Sequence[Sequence[Sequence[Tensor]]]) -> list[WholeRun]:
-        """Return the first step with only the output gradients of each rank's outputs, in float64.
+        """Return the first step with only the output gradients of some ranks' outputs, in float64.
 
-        ``parts`` has the positions of each rank's parts, by micro-batch and output.
+        ``parts`` has the positions of each such part, by micro-batch and output.
         """
         found = []
         for own in parts:
@@ -124,6 +124,14 @@ class Oracle:
             ]
             found.append(self._first_step(widened(self._prepared()), batches))
         return found
+
+    def by_arguments(self, cut: Callable[[int, Tensor], Tensor]) -> WholeRun:
+        """Return the first step with a part of the arguments alone, in float64: ``cut`` of each place and tensor."""
+        batches = [
+            replace(one, args=tuple(cut(n, arg) if isinstance(arg, Tensor) else arg for n, arg in enumerate(one.args)))
+            for one in self._batches[0]
+        ]
+        return self._first_step(widened(self._prepared()), batches)
 
     def uses(self, names: Sequence[str]) -> list[Tensor]:
         """Return the gradient of each use of a tied parameter, in float64: of its names alone."""

@@ -28,6 +28,7 @@ from gradconform.exits import (
     EXIT_KIT,
     EXIT_USAGE,
 )
+from tests.daily_part import part_of_today
 
 #: One of each class that takes a few seconds, on the check that shows it.
 HANDFUL = {
@@ -36,9 +37,12 @@ HANDFUL = {
     "unsloth-4533": ("run", TARGET, "--no-isolation", "--checks", "full.gradients.layer-norm"),
     "transformers-34191": ("pipeline", TARGET, "--checks", "step.ddp-tokens"),
     "torchtitan-596": ("pipeline", TARGET, "--checks", "step.tied-clipped"),
+    "automodel-3816": ("sharded", TARGET, "--checks", "sharded.norm.plain"),
 }
 #: Those that repeat another's kind of command.
 NIGHTLY = {"transformerengine-2142", "transformers-34191"}
+#: The variable that names another part of the sharded defects than today's, such as 3/6, and the number of parts.
+VARIABLE, PARTS = "GRADCONFORM_SHARDED_BENCH", 6
 MAIN = "gradconform.cli:main"
 RIGHT = CommandReport(command=("run", "right"), exit_code=0, seconds=1.0, judged=3)
 WRONG = CommandReport(
@@ -76,6 +80,17 @@ def test_both_alternatives_of_an_ambiguous_cause_are_counted(tmp_path: Path) -> 
     inner = [{"kind": "missing"}, {"kind": "only"}]
     seen = told(tmp_path, result("a", "failed", "either", causes=inner))
     assert dict(seen.causes) == {"missing": 1, "only": 1}
+
+
+def test_a_cause_that_refers_to_another_check_is_not_counted(tmp_path: Path) -> None:
+    seen = told(
+        tmp_path,
+        result("a", "failed", "copies_unequal"),
+        result("b", "failed", "of_wrong_output"),
+        result("c", "failed", "of_wrong_gradient", "scaled"),
+    )
+    assert seen.failed == ("a", "b", "c")
+    assert dict(seen.causes) == {"copies_unequal": 1, "scaled": 1}
 
 
 def test_a_command_without_a_report_finds_nothing_and_is_not_silent(tmp_path: Path) -> None:
@@ -135,6 +150,18 @@ def test_a_real_defect_is_found_with_its_cause_and_its_fixed_version_passes(name
     judge_bench(chosen, MAIN, workers=2, imports=("torch",), on_outcome=found.append)
     (outcome,) = found
     assert (outcome.found, outcome.right_cause, outcome.silent) == (True, True, True), outcome.to_dict()
+
+
+@pytest.mark.slow
+def test_the_sharded_defects_of_a_part_are_as_recorded(record_property: Callable[..., None]) -> None:
+    shard = part_of_today(PARTS, VARIABLE)
+    record_property(VARIABLE, str(shard))
+    sharded = [one for one in DEFECTS.values() if one.area.startswith("sharded ")]
+    found: list[Outcome] = []
+    some_of_them = sharded[shard.index - 1 :: shard.count]
+    judge_bench(some_of_them, MAIN, workers=2, imports=("torch",), on_outcome=found.append)
+    assert [one.to_dict() for one in found if not one.as_recorded] == []
+    assert len(found) == len(some_of_them) > 0
 
 
 def test_list_names_each_defect_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,10 @@ def test_the_bench_has_at_least_forty_records() -> None:
     assert len(DEFECTS) >= 40
 
 
+def test_at_least_twenty_records_are_of_stages_over_ranks() -> None:
+    assert sum(defect.command[0] == "sharded" for defect in DEFECTS.values()) >= 20
+
+
 def test_two_records_of_one_name_are_refused() -> None:
     one = next(iter(DEFECTS.values()))
     with pytest.raises(ValueError, match=f"two records are named '{one.id}'; give each a part"):

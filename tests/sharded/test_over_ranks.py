@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from gradconform.diagnosis.over_ranks import NormPart, OverRanks, of_copies, of_norm, of_tensor
+from gradconform.diagnosis.norm_over_ranks import NormPart, of_norm
+from gradconform.diagnosis.over_ranks import OverRanks, of_copies, of_tensor
 from gradconform.trial.mesh import Mesh
 
 EPS = torch.finfo(torch.float32).eps
@@ -46,6 +48,13 @@ CASES: dict[str, tuple[str, Mesh, list[Tensor | None], list[Tensor], list[Tensor
     "parts summed": ("parts_summed", TP, [WHOLE] * 2, [A, B], None),
     "one rank missing": ("rank_missing", TP, [A, A], [WHOLE] * 2, [A, B]),
     "another group": ("summed_over_other", GRID, [2 * A, 2 * A, 2 * B, 2 * B], [WHOLE] * 4, None),
+    "divided ones over another group": (
+        "summed_over_other",
+        GRID,
+        [A + C, A + C, B + D, B + D],
+        [A + B, C + D] * 2,
+        None,
+    ),
     "mean of means": ("mean_of_ranks", TP, [A + B] * 2, [0.5 * A + 1.5 * B] * 2, [A, B]),
     "mean of means, per rank": ("mean_of_ranks", TP, [2 * A, B / 1.5], [A, B], None),
     "another factor each": ("ranks_scaled", TP, [3 * A, 5 * B], [A, B], None),
@@ -69,11 +78,31 @@ def test_a_contribution_of_the_whole_stage_explains_a_missing_sum() -> None:
     own = {0: {0: A, 1: A + 1}, 1: {0: B, 1: B + 2}}
     right = {0: A + B, 1: A + B + 3}
     over = OverRanks(
-        mesh=TP, got={0: A.float(), 1: (B + 2).float()}, right=right, eps=EPS, contributions=own,
+        mesh=TP, got={0: A.float(), 1: (B + 2).float()}, right=right, eps=EPS, contributions=own, along="tp",
     )  # fmt: skip
     found = of_tensor(over)
     assert found is not None
     assert str(found) == "never summed over tp: each rank has only its own contribution"
+
+
+def test_contributions_along_one_of_two_dimensions_explain_a_missing_sum_over_it() -> None:
+    own = {0: dict(enumerate([A, B, C, D])), 1: dict(enumerate([A + 1, B + 2, C + 3, D + 4]))}
+    right = {rank: own[0][rank] + own[1][rank] for rank in range(4)}
+    got = {rank: own[rank % 2][rank].float() for rank in range(4)}
+    over = OverRanks(mesh=GRID, got=got, right=right, eps=EPS, contributions=own, along="tp")
+    assert str(of_tensor(over)) == "never summed over tp: each rank has only its own contribution"
+    assert of_tensor(replace(over, contributions={})) is None
+
+
+def test_a_mean_of_what_ranks_have_alone_is_named_where_one_has_no_mean() -> None:
+    mesh = Mesh({"cp": 4})
+    own = {0: A, 1: B, 2: C, 3: D * float("nan")}
+    got = dict.fromkeys(range(4), ((A + B + C) / 4).float())
+    right = dict.fromkeys(range(4), 0.2 * A + 0.5 * B + 0.3 * C)
+    over = OverRanks(mesh=mesh, got=got, right=right, eps=EPS)
+    assert of_tensor(over) is None
+    found = of_tensor(replace(over, alone={rank: dict.fromkeys(range(4), one) for rank, one in own.items()}))
+    assert str(found) == "the mean of the ranks' means instead of the mean over all tokens"
 
 
 PARTS = (
@@ -88,6 +117,7 @@ PARTS = (
     [
         ((23.0, 23.0), "the norm counts parameters that several ranks have 2 times"),
         ((14.0, 9.0), "the norm includes only the parts of its own rank"),
+        ((11.3624861,) * 2, "the norm is the mean of the norms that each rank has for its own parts"),
         ((9.0, 9.0), "the norm leaves out the parameters that several ranks have"),
         ((12.0, 12.0), "the norm leaves out norm.weight"),
         ((19.0, 19.0), "the norm counts down.bias 2 times"),

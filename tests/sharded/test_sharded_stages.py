@@ -19,6 +19,7 @@ from tests.daily_part import part_of_today
 RIGHT = (
     "column_row:ColumnRowMLP", "vocabulary:VocabularyLoss", "context:ContextAttention", "experts:RoutedExperts",
     "torch_styles:TorchStyles", "token_mean:TokenMean", "fused:FusedHeads", "overlapped:OverlappedMLP",
+    "ring:RingAttention", "ulysses:UlyssesAttention", "capacity:CapacityExperts", "hooked:HookedReplicas",
 )  # fmt: skip
 
 
@@ -80,6 +81,12 @@ def test_a_target_that_takes_all_ranks_for_replicas_is_refused_and_not_accused()
     assert {(result.status, "takes all 2 ranks for replicas" in result.message) for result in report} == {
         ("unsupported", True)
     }
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", RIGHT[-4:])
+def test_a_stage_with_its_own_backward_or_hooks_passes_a_split_backward(stage: str) -> None:
+    assert wrong(judged(stage, backward="reference-split")) == []
 
 
 def assert_caught(name: str) -> None:

@@ -28,6 +28,7 @@ from .experts import (
     BalanceOfOwnTokens,
     ExpertGradientsDivided,
     ExpertGradientsSummed,
+    MeanOfNorms,
     NormOfOwnExperts,
     RouterGradientNotSummed,
     RouterWithoutLoss,
@@ -35,9 +36,16 @@ from .experts import (
 )
 from .fault import FAULTS
 from .heads import HeadsInputNotSummed, OutputGradientOnOneRank
-from .sequence import ContextGradientsAveraged, ContextGradientsNotSummed, RingWithoutBackward
+from .sequence import (
+    ContextGradientsAveraged,
+    ContextGradientsNotSummed,
+    ReplicatedRingWithoutBackward,
+    RingWithoutBackward,
+)
 from .token_mean import (
+    DividedWeightsOverTensorRanks,
     MeanOfRanks,
+    MeanOfRanksInBuffers,
     ReplicasAveraged,
     ReplicasNotSummed,
     SummedOverAllRanks,
@@ -62,6 +70,7 @@ __all__ = [
     "ContextGradientsAveraged",
     "ContextGradientsNotSummed",
     "CopiesRoundedApart",
+    "DividedWeightsOverTensorRanks",
     "ExpertGradientsDivided",
     "ExpertGradientsSummed",
     "FinishedOnce",
@@ -71,7 +80,9 @@ __all__ = [
     "HiddenGradientNotSummed",
     "IgnoredTokensCounted",
     "InputGradientNotSummed",
+    "MeanOfNorms",
     "MeanOfRanks",
+    "MeanOfRanksInBuffers",
     "NextRanksPositions",
     "NormCountsBiasAgain",
     "NormCountsCopies",
@@ -86,6 +97,7 @@ __all__ = [
     "ReplicasAveraged",
     "ReplicasNotSummed",
     "ReplicatedGradientsSummed",
+    "ReplicatedRingWithoutBackward",
     "RingWithoutBackward",
     "RouterGradientNotSummed",
     "RouterWithoutLoss",

@@ -97,3 +97,13 @@ class NormOfOwnExperts(RoutedExperts):
 
     def grad_norm(self, module: ShardedExperts) -> float:
         return float(squares(list(module.parameters())).sqrt())
+
+
+@fault("norm", "norm_mean_of_ranks")
+class MeanOfNorms(RoutedExperts):
+    """The clipping norm is the mean of the ranks' norms, although each has other experts."""
+
+    def grad_norm(self, module: ShardedExperts) -> float:
+        own = squares(list(module.parameters())).sqrt()
+        dist.all_reduce(own, group=module.group)
+        return float(own / module.group.size())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
 
 from gradconform.reference.sharded.context import ContextAttention, ShardedAttention
 
@@ -38,3 +43,25 @@ class RingWithoutBackward(ContextAttention):
     """Keys and values of other ranks pass no gradient back."""
 
     module = _NotPassedBack
+
+
+class _ReplicaNotPassedBack(_NotPassedBack):
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__(mesh)
+        self.dp = mesh.get_group("dp")
+
+
+@fault("input-gradients", "not_summed_over")
+class ReplicatedRingWithoutBackward(RingWithoutBackward):
+    """Keys and values of other ranks pass no gradient back, and each ring has its own rows."""
+
+    mesh: Any = {"dp": (2,), "cp": (2,)}
+    arg_placements: Any = ({"dp": Shard(0), "cp": Shard(1)},)
+    output_placements: Any = arg_placements
+    module = _ReplicaNotPassedBack
+
+    def finish(self, module: ShardedAttention) -> None:
+        super().finish(module)
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=module.dp)
