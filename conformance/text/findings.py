@@ -18,8 +18,9 @@ def finding_line(finding: Mapping[str, Any]) -> str:
 
 
 def needed(findings: Iterable[Mapping[str, Any]]) -> str:
-    """Return the values of planned rows that each of some findings needs, of the values that were examined."""
-    reported = [dict(finding["needs"]) for finding in findings if finding.get("needs") is not None]
+    """Return the values of planned rows that each of some findings needs; none if one of them has no such row."""
+    examined = [finding.get("needs") for finding in findings]
+    reported = [] if None in examined else [dict(needs) for needs in examined if needs is not None]
     shared = (
         item for item in (reported[0] if reported else {}).items() if all(item in needs.items() for needs in reported)
     )

@@ -15,6 +15,7 @@ from gradconform.report.by_cause import by_cause
 from gradconform.results import Report
 from gradconform.run import narrowing
 from gradconform.run.narrowing import FindingsOf
+from gradconform.text.findings import needed
 
 
 def rows_with(way: str, values: Mapping[str, str], count: int = 2) -> list[str]:
@@ -100,3 +101,11 @@ def test_a_value_that_other_values_require_is_not_reset() -> None:
     check = next(c for c, (_, row) in ROWS.items() if row["start"] == "none-first" and row["outputs"] != "tensor")
     assert reset_value(check, "outputs") is None
     assert reset_value(check, "start") is not None
+
+
+def test_a_condition_is_not_printed_if_a_failure_does_without_it() -> None:
+    frozen = {"needs": {"parameters": "frozen"}}
+    assert needed([frozen, frozen]) == "parameters=frozen"
+    assert needed([frozen, {"needs": None}]) == ""
+    assert needed([frozen, {}]) == ""
+    assert needed([frozen, {"needs": {}}]) == ""
