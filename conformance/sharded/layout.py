@@ -80,7 +80,7 @@ def part(whole: Tensor, layout: Layout, mesh: Mesh, rank: int) -> Tensor:
     for name, size in mesh.sizes.items():
         placement = layout[name]
         if isinstance(placement, _StridedShard):
-            blocks = torch.chunk(whole, placement.split_factor, placement.dim)
+            blocks = torch.chunk(whole, int(placement.split_factor), placement.dim)
             whole = torch.cat([_piece(one, placement.dim, size, coordinate[name]) for one in blocks], placement.dim)
         elif isinstance(placement, Shard):
             whole = _piece(whole, placement.dim, size, coordinate[name])

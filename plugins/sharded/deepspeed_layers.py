@@ -181,11 +181,11 @@ class _Local(nn.Module):
         super().__init__()
         self.rows_first = rows_first
 
-    def forward(self, *given: Tensor) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         order = (0, 2, 1, 3) if self.rows_first else (1, 2, 0, 3)
         back = (0, 2, 1, 3) if self.rows_first else (2, 0, 1, 3)
-        parts = [one.permute(order) for one in given]
-        found = F.scaled_dot_product_attention(*parts, is_causal=True, enable_gqa=True)
+        query, key, value = (one.permute(order) for one in (query, key, value))
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return found.permute(back)
 
 

@@ -87,7 +87,8 @@ class _Layer(nn.Module):
         rows = value[tokens] * scores if self.scored_before else value[tokens]
         found = self.experts(rows, counts)
         found = found if self.scored_before else found * scores
-        return self.shared(value).index_add(0, tokens, found)
+        result: Tensor = self.shared(value)
+        return result.index_add(0, tokens, found)
 
 
 class Experts:

@@ -46,10 +46,11 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, value: Tensor) -> Tensor:
-        heads = [
+        query, key, content = (
             one(value).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for one in (self.query, self.key, self.value)
-        ]
-        found: Tensor = self.proj(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+        )
+        attended = F.scaled_dot_product_attention(query, key, content, is_causal=True)
+        found: Tensor = self.proj(attended.transpose(1, 2).flatten(2))
         return found
 
 
@@ -190,7 +191,8 @@ class LanguageModelEnds:
         }  # fmt: skip
         if self.sequence_parallel:
             plan["norm"] = SequenceParallel()
-        model = parallelize_module(_Ends(**self.given), mesh["tp"], plan)
+        model = _Ends(**self.given)
+        parallelize_module(model, mesh["tp"], plan)
         if self.tied:
             model.head.weight = model.words.weight
         self.entered = loss_parallel()

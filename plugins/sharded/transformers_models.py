@@ -127,7 +127,7 @@ class Qwen3MoE(_Planned):
     def config(self) -> PretrainedConfig:
         """Return the configuration of a small model."""
         return Qwen3MoeConfig(
-            **_SIZES, moe_intermediate_size=8, num_experts=4, num_experts_per_tok=2, mlp_only_layers=[0]
+            **_SIZES, moe_intermediate_size=2 * WIDTH, num_experts=4, num_experts_per_tok=2, mlp_only_layers=[0]
         )
 
     def plan(self, ranks: int) -> DistributedConfig:

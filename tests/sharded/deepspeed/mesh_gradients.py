@@ -1,4 +1,4 @@
-"""DeepSpeed 0.19.8: with ``mesh_param``, no gradient is summed over the sequence ranks (DeepSpeed 6868).
+"""DeepSpeed 0.19.8: with ``mesh_param``, no gradient is summed over the sequence ranks (6868 reports such a mismatch).
 
 ``_get_sequence_data_parallel_group`` returns the data-parallel group of the mesh, of one rank here, and the engine then
 divides by 1 / 2. With ``mpu=parallel_state_sp`` the same step has the sum.
