@@ -34,7 +34,7 @@ def norm_of(module: nn.Module) -> float:
     copies = [one for one in grads if not isinstance(one, DTensor)]
     norms = [get_total_norm(some) for some in (divided, copies) if some]
     whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in norms]
-    return float(torch.stack(whole).norm())
+    return float(torch.stack(whole).norm()) if whole else 0.0
 
 
 class _Attention(nn.Module):
