@@ -17,6 +17,7 @@ from torch.distributed.tensor import Replicate
 from gradconform.adapter import needed
 
 with needed("transformers", "pip install 'transformers>=5.24' accelerate"):
+    import accelerate  # noqa: F401 (from_pretrained needs it for a plan)
     from transformers import (
         LlamaConfig,
         LlamaForCausalLM,
