@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 
 from gradconform.adapter import needed
 
@@ -70,8 +70,8 @@ class _Planned:
         return _Loss(self.model(config))
 
     def placements(self) -> dict[str, Any]:
-        """Return that parameters are copies, unless a plan divides them."""
-        return dict.fromkeys((name for name, _ in self.whole().named_parameters()), Replicate())
+        """Return that parameters are copies, unless the plan divides them."""
+        return dict.fromkeys(self.copies, Replicate())
 
     def sharded(self, mesh: DeviceMesh) -> nn.Module:
         """Return this rank's part of the model, loaded from a folder."""
@@ -83,7 +83,9 @@ class _Planned:
             dist.barrier()
             made = self.model.from_pretrained(shared[0], distributed_config=self.plan(mesh.size()))
             dist.barrier()
-        return _Loss(made.train())
+        module = _Loss(made.train())
+        self.copies = [name for name, one in module.named_parameters() if not isinstance(one, DTensor)]
+        return module
 
     def grad_norm(self, module: nn.Module) -> float:
         """Return the norm by which its trainer clips gradients of which some are divided."""
