@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
@@ -53,15 +53,14 @@ def part(whole: Any, given: Any) -> Any:
         return given(whole, HERE, SIZES)
     for name, size in SIZES.items():
         placement = given.get(name) if isinstance(given, Mapping) else given
-        if hasattr(placement, "dim"):  # a shard, or a strided one of several blocks
-            blocks = whole.chunk(getattr(placement, "split_factor", 1), placement.dim)
-            whole = torch.cat([piece(block, placement.dim, size, HERE[name]) for block in blocks], placement.dim)
+        if isinstance(placement, Shard):
+            dim = placement.dim % whole.dim()
+            pieces = torch.chunk(whole, size, dim)
+            whole = pieces[HERE[name]] if HERE[name] < len(pieces) else whole.narrow(dim, 0, 0)
+        elif DTENSORS and hasattr(placement, "split_factor"):  # a strided shard of several blocks
+            blocks = whole.chunk(placement.split_factor, placement.dim)
+            whole = torch.cat([block.chunk(size, placement.dim)[HERE[name]] for block in blocks], placement.dim)
     return whole
-
-
-def piece(block: Any, dim: Any, size: Any, place: Any) -> Any:
-    pieces = block.chunk(size, dim)
-    return pieces[place] if place < len(pieces) else block.narrow(dim, 0, 0)
 
 
 def local(tensor: Any) -> Any:
@@ -234,9 +233,8 @@ def norm_of(module: Any) -> float:
     return float(sum(grad.square().sum() for grad in grads)) ** 0.5
 
 
-def grad_of(parameter: Any) -> Any:
-    grad = parameter.grad
-    if DTENSORS and isinstance(grad, DTensor) and grad.placements != parameter.placements:
+def placed_as(grad: Any, parameter: Any) -> Any:
+    if isinstance(grad, DTensor) and grad.placements != parameter.placements:
         return grad.redistribute(placements=parameter.placements)
     return grad
 
@@ -246,7 +244,7 @@ def update(module: Any, norm: Any) -> None:
     with torch.no_grad():
         for one in module.parameters():
             if one.grad is not None:
-                local(one).sub_(local(grad_of(one)) * factor)
+                local(one).sub_(local(placed_as(one.grad, one) if DTENSORS else one.grad) * factor)
                 one.grad = None
 
 
@@ -298,7 +296,12 @@ def differences() -> None:
                         compare(f"gradient of input {slot} of F{mb}", grad, plain_inputs[mb][slot], grad_layout(slot))
         if GRADIENTS and (not SEVERAL_STEPS or number == 0):
             for name, one in own.named_parameters():
-                compare(f"gradient of {name}", grad_of(one), exact[of[name][0]].grad, of[name][1])
+                compare(
+                    f"gradient of {name}",
+                    placed_as(one.grad, one) if DTENSORS else one.grad,
+                    exact[of[name][0]].grad,
+                    of[name][1],
+                )
         if BUFFERS and (not SEVERAL_STEPS or number == 0):
             buffers = dict(right.named_buffers())
             for name, one in own.named_buffers():
@@ -307,7 +310,12 @@ def differences() -> None:
                 if source in buffers and part(buffers[source], given).shape == one.shape:
                     compare(f"buffer {name}", one, buffers[source], given)
         if COPIES and (not SEVERAL_STEPS or number == 0):
-            compare_copies("gradient of", {name: grad_of(one) for name, one in own.named_parameters()}, exact, of)
+            compare_copies(
+                "gradient of",
+                {name: placed_as(one.grad, one) if DTENSORS else one.grad for name, one in own.named_parameters()},
+                exact,
+                of,
+            )
         if CLIPS or NORM:
             norm = float(local(stage.grad_norm(own)))
         if NORM and (not SEVERAL_STEPS or number == 0):
