@@ -52,7 +52,7 @@ def part(whole: Any, given: Any) -> Any:
     if callable(given):
         return given(whole, HERE, SIZES)
     for name, size in SIZES.items():
-        placement = given.get(name) if isinstance(given, Mapping) else given
+        placement: Any = given.get(name) if isinstance(given, Mapping) else given
         if isinstance(placement, Shard):
             dim = placement.dim % whole.dim()
             pieces = torch.chunk(whole, size, dim)
