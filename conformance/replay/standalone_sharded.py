@@ -42,7 +42,9 @@ def said(name: Any) -> Any:
 
 
 def placements_of(tensor: Any) -> Any:
-    names = tensor.device_mesh.mesh_dim_names or tuple(SIZES)[-tensor.device_mesh.ndim :]
+    names = tensor.device_mesh.mesh_dim_names
+    if names is None or len(names) == len(SIZES):  # the same dimensions may have other names
+        names = tuple(SIZES)[-tensor.device_mesh.ndim :]
     return {**dict.fromkeys(SIZES, Replicate()), **dict(zip(names, tensor.placements))}
 
 
@@ -50,11 +52,14 @@ def part(whole: Any, given: Any) -> Any:
     if callable(given):
         return given(whole, HERE, SIZES)
     for name, size in SIZES.items():
-        placement = given.get(name) if isinstance(given, Mapping) else given
+        placement: Any = given.get(name) if isinstance(given, Mapping) else given
         if isinstance(placement, Shard):
             dim = placement.dim % whole.dim()
             pieces = torch.chunk(whole, size, dim)
             whole = pieces[HERE[name]] if HERE[name] < len(pieces) else whole.narrow(dim, 0, 0)
+        elif DTENSORS and hasattr(placement, "split_factor"):  # a strided shard of several blocks
+            blocks = whole.chunk(placement.split_factor, placement.dim)
+            whole = torch.cat([block.chunk(size, placement.dim)[HERE[name]] for block in blocks], placement.dim)
     return whole
 
 
@@ -228,12 +233,18 @@ def norm_of(module: Any) -> float:
     return float(sum(grad.square().sum() for grad in grads)) ** 0.5
 
 
+def placed_as(grad: Any, parameter: Any) -> Any:
+    if isinstance(grad, DTensor) and grad.placements != parameter.placements:
+        return grad.redistribute(placements=parameter.placements)
+    return grad
+
+
 def update(module: Any, norm: Any) -> None:
     factor = 0.01 * min(1.0, 1.0 / (norm + 1e-6)) if CLIPS else 0.01
     with torch.no_grad():
         for one in module.parameters():
             if one.grad is not None:
-                local(one).sub_(local(one.grad) * factor)
+                local(one).sub_(local(placed_as(one.grad, one) if DTENSORS else one.grad) * factor)
                 one.grad = None
 
 
@@ -285,7 +296,12 @@ def differences() -> None:
                         compare(f"gradient of input {slot} of F{mb}", grad, plain_inputs[mb][slot], grad_layout(slot))
         if GRADIENTS and (not SEVERAL_STEPS or number == 0):
             for name, one in own.named_parameters():
-                compare(f"gradient of {name}", one.grad, exact[of[name][0]].grad, of[name][1])
+                compare(
+                    f"gradient of {name}",
+                    placed_as(one.grad, one) if DTENSORS else one.grad,
+                    exact[of[name][0]].grad,
+                    of[name][1],
+                )
         if BUFFERS and (not SEVERAL_STEPS or number == 0):
             buffers = dict(right.named_buffers())
             for name, one in own.named_buffers():
@@ -294,7 +310,12 @@ def differences() -> None:
                 if source in buffers and part(buffers[source], given).shape == one.shape:
                     compare(f"buffer {name}", one, buffers[source], given)
         if COPIES and (not SEVERAL_STEPS or number == 0):
-            compare_copies("gradient of", {name: one.grad for name, one in own.named_parameters()}, exact, of)
+            compare_copies(
+                "gradient of",
+                {name: placed_as(one.grad, one) if DTENSORS else one.grad for name, one in own.named_parameters()},
+                exact,
+                of,
+            )
         if CLIPS or NORM:
             norm = float(local(stage.grad_norm(own)))
         if NORM and (not SEVERAL_STEPS or number == 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -89,8 +89,18 @@ def dimensions_of(facts: Mapping[str, Any], meshes: Sequence[Mesh], *, full: boo
             value("checkpoint", "activation checkpointing", checkpoint=True),
         )),
     ]  # fmt: skip
+    _refuse_same_names(facts["options"], found)
     _refuse_unknown(facts["unsupported"], found)
     return [_without(one, frozenset(facts["unsupported"])) for one in found]
+
+
+def _refuse_same_names(options: Iterable[str], dimensions: Sequence[Dimension]) -> None:
+    """Raise :class:`.DescriptionError` for an option with the name of a dimension of the kit: rows would mix them."""
+    names = [one.name for one in dimensions]
+    for name in options:
+        if names.count(name) > 1:
+            msg = f"options: the kit has a dimension {name!r} of its own; rename the option"
+            raise DescriptionError(msg)
 
 
 def _refuse_unknown(words: Sequence[str], dimensions: Sequence[Dimension]) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from gradconform.diagnosis.cause import listed
 from gradconform.trial.mesh import Mesh
@@ -50,8 +51,13 @@ def layout_of(given: object, mesh: Mesh, name: str) -> Layout:
 
 
 def layout_of_dtensor(tensor: DTensor, mesh: Mesh) -> Layout:
-    """Return the layout of a DTensor, whose mesh may have some of the dimensions."""
-    names = tensor.device_mesh.mesh_dim_names or tuple(mesh.sizes)[-tensor.device_mesh.ndim :]
+    """Return the layout of a DTensor, whose mesh may have some of the dimensions, and other names for them."""
+    own = tensor.device_mesh
+    names = own.mesh_dim_names or tuple(mesh.sizes)[-own.ndim :]
+    names = tuple(
+        name if name in mesh.sizes else mesh.named(dist.get_process_group_ranks(own.get_group(place)))
+        for place, name in enumerate(names)
+    )
     found = dict(zip(names, tensor.placements, strict=True))
     return {one: found.get(one, _REPLICATED) for one in mesh.sizes}
 
@@ -67,24 +73,29 @@ def averages(layout: Layout) -> bool:
 
 
 def part(whole: Tensor, layout: Layout, mesh: Mesh, rank: int) -> Tensor:
-    """Return a rank's part of a tensor: a view for placements, cut as torch cuts it, dimension after dimension."""
+    """Return a rank's part of a tensor, cut as torch cuts it, dimension after dimension."""
     coordinate = mesh.coordinates[rank]
     if callable(layout):
         return layout(whole, coordinate, mesh.sizes)
     for name, size in mesh.sizes.items():
         placement = layout[name]
-        if isinstance(placement, Shard):
-            dim = placement.dim % max(whole.dim(), 1)
-            pieces = torch.chunk(whole, size, dim)
-            place = coordinate[name]
-            whole = pieces[place] if place < len(pieces) else whole.narrow(dim, 0, 0)
+        if isinstance(placement, _StridedShard):
+            blocks = torch.chunk(whole, int(placement.split_factor), placement.dim)
+            whole = torch.cat([_piece(one, placement.dim, size, coordinate[name]) for one in blocks], placement.dim)
+        elif isinstance(placement, Shard):
+            whole = _piece(whole, placement.dim, size, coordinate[name])
     return whole
+
+
+def _piece(whole: Tensor, dim: int, size: int, place: int) -> Tensor:
+    pieces = torch.chunk(whole, size, dim)
+    return pieces[place] if place < len(pieces) else whole.narrow(dim, 0, 0)
 
 
 def part_or_refuse(whole: Tensor, layout: Layout, mesh: Mesh, rank: int, name: str) -> Tensor:
     """Return a rank's part; a placement or a slice function that does not fit the tensor is a mistake of the stage."""
     for one in () if callable(layout) else layout.values():
-        if isinstance(one, Shard) and not -whole.dim() <= one.dim < whole.dim():
+        if isinstance(one, (Shard, _StridedShard)) and not -whole.dim() <= one.dim < whole.dim():
             msg = f"{name}: {one!r} does not fit the shape {tuple(whole.shape)} of the whole tensor"
             raise DescriptionError(msg)
     try:

@@ -6,8 +6,6 @@ A folder beside this file holds the scripts, which know Megatron-core alone. Eac
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,8 +13,9 @@ import pytest
 
 import gradconform
 
+from .scripts import assert_shows_its_defect, scripts_of
+
 VERSION = "0.16.1"
-SCRIPTS = sorted(Path(__file__).with_name("megatron_core").glob("*.py"))
 
 #: The rows of profile quick that fail, each with the kinds of its causes; None if the kit names none.
 FAILING: dict[str, dict[str, set[str | None]]] = {
@@ -46,15 +45,9 @@ def _installed() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", scripts_of("megatron_core"), ids=lambda script: script.stem)
 def test_a_script_shows_its_defect_and_prints_expected_and_got(script: Path) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run([*launch, str(script)], capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "expected" in done.stdout, done.stderr
-    assert "got" in done.stdout
-    assert "Traceback" not in done.stdout
-    assert "exitcode  : 1 " in done.stderr  # the script's own, not that of an error
+    assert_shows_its_defect(script)
 
 
 @pytest.mark.slow

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gradconform.sharded.described import described
-from gradconform.sharded.layout import layout_of, part
+from gradconform.sharded.layout import layout_of, layout_of_dtensor, part, part_or_refuse
 from gradconform.sharded.parts import Parts, Placed, refuse_gaps
 from gradconform.sharded.stage import DescriptionError
 from gradconform.trial.mesh import Mesh
@@ -93,6 +97,26 @@ def test_an_uneven_tensor_is_cut_as_torch_cuts_it() -> None:
     mesh = Mesh({"tp": 4})
     layout = layout_of(Shard(0), mesh, "x")
     assert [part(torch.arange(5), layout, mesh, rank).tolist() for rank in range(4)] == [[0, 1], [2, 3], [4], []]
+
+
+def test_a_packed_tensor_is_cut_block_by_block_as_torch_cuts_it() -> None:
+    packed = _StridedShard(0, split_factor=2)  # two blocks of rows, as gate and up in one weight
+    found = [part(torch.arange(8), {"tp": packed}, MESH, rank) for rank in range(2)]
+    assert [one.tolist() for one in found] == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    with pytest.raises(DescriptionError, match="does not fit the shape"):
+        part_or_refuse(torch.arange(8), {"tp": _StridedShard(1, split_factor=2)}, MESH, 0, "x")
+
+
+def test_a_dtensor_may_name_the_dimensions_of_its_mesh_otherwise() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        own = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "tp"))
+        layout = layout_of_dtensor(
+            DTensor.from_local(torch.ones(2), own, [Shard(0), Replicate()]), Mesh({"ep": 2, "tp": 2})
+        )
+    finally:
+        dist.destroy_process_group()
+    assert layout == {"ep": Shard(0), "tp": Replicate()}
 
 
 STAGE = """

@@ -52,7 +52,7 @@ def test_a_script_shows_a_wrong_norm_without_the_kit(tmp_path: Path, monkeypatch
     ("module", "name"),
     [
         pytest.param("column_row", "ColumnRowMLP", marks=pytest.mark.slow),
-        pytest.param("torch_styles", "TorchStyles", marks=pytest.mark.nightly),
+        pytest.param("torch_styles", "TorchStyles", marks=pytest.mark.slow),
         pytest.param("experts", "RoutedExperts", marks=pytest.mark.nightly),
         pytest.param("fused", "FusedHeads", marks=pytest.mark.nightly),
     ],

@@ -47,6 +47,12 @@ def test_standard_has_every_possible_pair_on_every_mesh() -> None:
     assert len(found) < 60
 
 
+@pytest.mark.parametrize("name", ["mesh", "weights", "memory"])
+def test_an_option_with_the_name_of_a_dimension_of_the_kit_is_refused(name: str) -> None:
+    with pytest.raises(DescriptionError, match=f"the kit has a dimension '{name}' of its own; rename the option"):
+        dimensions(options={name: ["one", "other"]})
+
+
 def test_no_row_splits_a_backward_that_recomputes() -> None:
     for row in rows_of(dimensions(), "standard").values():
         assert not ({"split", "split-late", "split-three-mb"} & {*row} and "checkpoint" in row)
