@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -229,8 +230,7 @@ def whole_name(name: Any) -> Any:
 
 
 def norm_of(module: Any) -> float:
-    grads = [one.grad for one in module.parameters() if one.grad is not None]
-    return float(sum(grad.square().sum() for grad in grads)) ** 0.5
+    return math.sqrt(sum(float(one.grad.square().sum()) for one in module.parameters() if one.grad is not None))
 
 
 def placed_as(grad: Any, parameter: Any) -> Any:

@@ -365,6 +365,7 @@ class Judge:
         summed = partial_dims(layout) if layout is not None else ()
         got = _sums(tensor, self._mesh, summed, mean=layout is not None and averages(layout)) if summed else tensor.got
         partials = tensor.partials if tensor.whole is None else tensor.partials.with_(tensor.whole)
+        factor = 2.0 if tensor.sort == "parameter" else 1.0  # each step starts from the rounding of those before it
         findings: dict[int, Finding] = {}
         for rank, own, positions in got:
             expected = None if tensor.whole is None else Part("", positions).of(tensor.whole)
@@ -380,8 +381,9 @@ class Judge:
                 return Known(exact, partials, tensor.terms)
 
             for seen in compare(
-                tensor.sort, tensor.where, tensor.action, own, expected, known, zeros_for_none=tensor.zeros_for_none
-            ):
+                tensor.sort, tensor.where, tensor.action, own, expected, known, factor=factor,
+                zeros_for_none=tensor.zeros_for_none,
+            ):  # fmt: skip
                 if isinstance(seen, Finding):
                     findings.setdefault(rank, seen)
                 else:

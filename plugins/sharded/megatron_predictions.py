@@ -89,8 +89,8 @@ class _WholeModel(nn.Module):
         second = self.second(self._embedded(_next(tokens), _next(places)), hidden)
         losses = self._losses(second, _next(labels)) * _next(counts)
         losses = losses if self.per_token else losses / _next(counts).sum()
-        hidden = _AddedEach.apply(hidden, SECOND * losses)  # type: ignore[no-untyped-call] # torch has no types for it
-        return self._losses(hidden, labels)
+        added: Tensor = _AddedEach.apply(hidden, SECOND * losses)  # type: ignore[no-untyped-call] # torch has no types for it
+        return self._losses(added, labels)
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
         return (self.words(tokens) + self.places(places)).transpose(0, 1)
