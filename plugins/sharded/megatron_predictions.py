@@ -93,7 +93,8 @@ class _WholeModel(nn.Module):
         return self._losses(added, labels)
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
-        return (self.words(tokens) + self.places(places)).transpose(0, 1)
+        found: Tensor = (self.words(tokens) + self.places(places)).transpose(0, 1)
+        return found
 
     def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
         scores = self.head(hidden).transpose(0, 1)
