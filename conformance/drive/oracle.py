@@ -17,14 +17,14 @@ from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
-from . import driver, kept_process, lane, operation_log, process_state, streams, watches
+from . import driver, holders, kept_process, lane, operation_log, process_state, streams, watches
 from .adapter_mistake import REFERENCE
 from .observation import Observation, Raised
 from .operation_log import drive_logged, drive_unlogged, is_logged
 from .reference64 import Computed, OracleCache, References
 
 #: The modules in which the kit watches and copies a device's results. No program needs these operations.
-WATCHING = (driver, kept_process, lane, operation_log, process_state, streams, tensor_facts, trees, watches)
+WATCHING = (driver, holders, kept_process, lane, operation_log, process_state, streams, tensor_facts, trees, watches)
 
 _WATCHING_FILES = frozenset(Path(str(module.__file__)) for module in WATCHING)
 
