@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement, _StridedShard
+from torch.distributed.tensor.placement_types import Placement
 
 from gradconform.diagnosis.cause import listed
 from gradconform.trial.mesh import Mesh
@@ -78,9 +78,9 @@ def part(whole: Tensor, layout: Layout, mesh: Mesh, rank: int) -> Tensor:
     if callable(layout):
         return layout(whole, coordinate, mesh.sizes)
     for name, size in mesh.sizes.items():
-        placement = layout[name]
-        if isinstance(placement, _StridedShard):
-            blocks = torch.chunk(whole, int(placement.split_factor), placement.dim)
+        placement: Any = layout[name]
+        if (several := getattr(placement, "split_factor", None)) is not None:  # torch's class for it is private
+            blocks = torch.chunk(whole, int(several), placement.dim)
             whole = torch.cat([_piece(one, placement.dim, size, coordinate[name]) for one in blocks], placement.dim)
         elif isinstance(placement, Shard):
             whole = _piece(whole, placement.dim, size, coordinate[name])
@@ -95,7 +95,8 @@ def _piece(whole: Tensor, dim: int, size: int, place: int) -> Tensor:
 def part_or_refuse(whole: Tensor, layout: Layout, mesh: Mesh, rank: int, name: str) -> Tensor:
     """Return a rank's part; a placement or a slice function that does not fit the tensor is a mistake of the stage."""
     for one in () if callable(layout) else layout.values():
-        if isinstance(one, (Shard, _StridedShard)) and not -whole.dim() <= one.dim < whole.dim():
+        dim = getattr(one, "dim", None)
+        if dim is not None and not -whole.dim() <= dim < whole.dim():
             msg = f"{name}: {one!r} does not fit the shape {tuple(whole.shape)} of the whole tensor"
             raise DescriptionError(msg)
     try:

@@ -266,7 +266,8 @@ class Drive:
             place = next(places)
             layout = output_layout(boundary, self._mesh, place, self._words)
             found = part_or_refuse(leaf, layout, self._mesh, self._rank, f"{self._words}: output_placements[{place}]")
-            return torch.empty_like(found, device=self._device).detach().requires_grad_(leaf.requires_grad)
+            made = torch.empty_like(found, device=self._device, requires_grad=False)
+            return made.requires_grad_(leaf.requires_grad)
 
         return map_leaves(own, whole)
 
