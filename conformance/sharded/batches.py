@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.trees import map_leaves, tensors
-from gradconform.trial.materials import stable_seed
+from gradconform.trial.materials import bare, stable_seed
 
 from .cases import Row
 from .described import args_of, called
@@ -53,14 +53,10 @@ def _batch(  # noqa: PLR0913, PLR0917 (as above)
     )
     args = tuple(_cast(one, dtype) for one in given)
     leaves = (one.detach().requires_grad_(need) if need else one for one, need in zip(args, require, strict=True))
-    outputs = map_leaves(_without_graph, called(f"{words}: whole()(*args)", probe, *leaves))
+    outputs = map_leaves(bare, called(f"{words}: whole()(*args)", probe, *leaves))
     generator = torch.Generator().manual_seed(stable_seed("sharded-grads", *drawn))
     grads = tuple(_grad_of(output, row, generator, place) for place, output in enumerate(tensors(outputs)))
     return Batch(args, require, grads, outputs)
-
-
-def _without_graph(leaf: Any) -> Any:
-    return torch.zeros_like(leaf).detach().requires_grad_(leaf.requires_grad) if isinstance(leaf, Tensor) else leaf
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -98,11 +98,7 @@ class Judge:
             for place, whole in enumerate(outputs):
                 layout = self._layout_of_output(place)
                 got = [
-                    (
-                        rank,
-                        self._shown[rank].outputs[mb][place],
-                        self._positions(whole, layout, rank, f"output {place}"),
-                    )
+                    (rank, self._shown[rank].outputs[mb][place], self._positions_of_output(mb, place, rank))
                     for rank in range(self._mesh.ranks)
                 ]
                 tensor = _Tensor(
@@ -163,6 +159,7 @@ class Judge:
 
     def _gradient(self, name: str) -> _Tensor:
         plain, wide = self._oracle.plain, self._oracle.wide
+        of_run = None if self._row.standing == "values" else lambda run: run.grads[name]
         before = {rank: self._shown[rank].local.get(own) for rank, own, _ in self._owners(name)}
         return _Tensor(
             sort="parameter gradient",
@@ -173,8 +170,8 @@ class Judge:
             got=[(rank, self._shown[rank].grads[own], part.positions) for rank, own, part in self._owners(name)],
             partials=plain.partials[name],
             terms=lambda: self._oracle.terms_of_param(name),
-            contributed=None if self._row.standing == "values" else lambda run: run.grads[name],
-            alone=None if self._row.standing == "values" else lambda run: run.grads[name],
+            contributed=of_run,
+            alone=of_run,
             before={rank: widen(one) for rank, one in before.items() if one is not None},
         )
 

@@ -147,7 +147,7 @@ class Materials:
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
         case = self.trial.stages[lane]
-        return map_leaves(_bare, self._drawn(_example_outputs, case, self.dtype, self.given_seed, self._modes))
+        return map_leaves(bare, self._drawn(_example_outputs, case, self.dtype, self.given_seed, self._modes))
 
     def rng_seed(self, mb: int) -> int:
         """Return the seed of all generators with which every forward of ``mb`` starts."""
@@ -231,7 +231,7 @@ def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: froz
     args = place_arguments(case.inputs, drawn, stage, _CPU)
     with device_of(_CPU).generators_kept():
         outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
-    return _small(map_leaves(_bare, outputs))
+    return _small(map_leaves(bare, outputs))
 
 
 def _small(values: T) -> T:
@@ -248,7 +248,7 @@ def _of_any_size(draw: Callable[..., Any], *given: Hashable) -> Any:
         return large.values
 
 
-def _bare(leaf: Any) -> Any:
+def bare(leaf: Any) -> Any:
     """Return a tensor of the same shape, dtype and need of a gradient that holds no graph."""
     if not isinstance(leaf, Tensor):
         return leaf

@@ -107,6 +107,25 @@ def gradients_summed(module: nn.Module, config: TransformerConfig) -> None:
     _allreduce_non_tensor_model_parallel_grads([chunk], config)
 
 
+class _WithLosses(torch.autograd.Function):
+    """Adds the gradient of the sum of losses that are no output."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, losses: Tensor) -> Tensor:
+        ctx.shape = losses.shape
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, torch.ones(ctx.shape, dtype=grad.dtype)
+
+
+def with_losses(value: Tensor, losses: Tensor) -> Tensor:
+    """Return the value; its backward also starts one at each of the losses, whose sum is no output."""
+    found: Tensor = _WithLosses.apply(value, losses)  # type: ignore[no-untyped-call] # torch has no types for it
+    return found
+
+
 class _WholeHead(nn.Module):
     """A head and its cross entropy, smoothed as Megatron's comment defines it."""
 

@@ -29,6 +29,7 @@ from .megatron import (
     groups_of,
     layers,
     norm_of,
+    with_losses,
 )
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
@@ -37,19 +38,6 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
 
 #: The factor of the second token's loss.
 SECOND = 0.3
-
-
-class _AddedEach(torch.autograd.Function):
-    """Adds the gradient of the sum of losses that are no output."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, losses: Tensor) -> Tensor:
-        ctx.shape = losses.shape
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, torch.ones(ctx.shape, dtype=grad.dtype)
 
 
 def _next(value: Tensor) -> Tensor:
@@ -89,8 +77,7 @@ class _WholeModel(nn.Module):
         second = self.second(self._embedded(_next(tokens), _next(places)), hidden)
         losses = self._losses(second, _next(labels)) * _next(counts)
         losses = losses if self.per_token else losses / _next(counts).sum()
-        added: Tensor = _AddedEach.apply(hidden, SECOND * losses)  # type: ignore[no-untyped-call] # torch has no types for it
-        return self._losses(added, labels)
+        return self._losses(with_losses(hidden, SECOND * losses), labels)
 
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
         found: Tensor = (self.words(tokens) + self.places(places)).transpose(0, 1)

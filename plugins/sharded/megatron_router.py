@@ -6,8 +6,6 @@ loss per token, it multiplies this loss by the number of these tokens, by which 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,7 +13,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 from gradconform.adapter import needed
 
-from .megatron import config_of, gradients_summed, groups_of, norm_of
+from .megatron import config_of, gradients_summed, groups_of, norm_of, with_losses
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.process_groups_config import ProcessGroupCollection
@@ -28,23 +26,6 @@ if not hasattr(moe_utils, "te_general_gemm"):  # the router asks for it even whe
 
 WIDTH, EXPERTS, CHOSEN, POSITIONS, ROWS = 16, 4, 2, 8, 2
 BALANCE, SMALL = 0.1, 0.01
-
-
-class _Added(torch.autograd.Function):
-    """Adds the gradient of a loss that is no output."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, loss: Tensor) -> Tensor:
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, torch.ones((), dtype=grad.dtype)
-
-
-def _added(value: Tensor, loss: Tensor) -> Tensor:
-    found: Tensor = _Added.apply(value, loss)  # type: ignore[no-untyped-call] # torch has no types for it
-    return found
 
 
 class _WholeRouter(nn.Module):
@@ -62,7 +43,7 @@ class _WholeRouter(nn.Module):
         tokens = counts.sum()
         if self.small_scores:
             loss = SMALL * (scores.logsumexp(-1).square() * counts).sum() / tokens
-            scores = _added(scores, loss * tokens if self.per_token else loss)
+            scores = with_losses(scores, loss * tokens if self.per_token else loss)
         chosen = scores.topk(CHOSEN, -1)
         shares = torch.zeros_like(scores).scatter(-1, chosen.indices, chosen.values.softmax(-1))
         if self.kind == "none":
@@ -76,7 +57,7 @@ class _WholeRouter(nn.Module):
         else:
             loss = (used.sum(0) * likely.sum(0)).sum() * EXPERTS * BALANCE / (CHOSEN * tokens * tokens)
         factor = (tokens / rows if self.kind == "seq_aux_loss" else tokens) if self.per_token else 1.0
-        return _added(shares, loss * factor)
+        return with_losses(shares, loss * factor)
 
 
 class _ShardedRouter(nn.Module):
