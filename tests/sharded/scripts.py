@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 
 def scripts_of(library: str) -> list[Path]:
@@ -22,3 +25,13 @@ def assert_shows_its_defect(script: Path) -> None:
     assert "got" in done.stdout
     assert "Traceback" not in done.stdout
     assert "exitcode  : 1 " in done.stderr  # the script's own, not that of an error
+
+
+def skip_unless_installed(library: str, version: str, requirement: str) -> None:
+    """Skip a test unless a library of exactly this version is installed; ``requirement`` is what pip installs."""
+    try:
+        found = importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{library} is not installed: pip install {requirement}")
+    if found != version:
+        pytest.skip(f"the scripts tell of {library} {version}, this is {found}")

@@ -5,7 +5,6 @@ A folder beside this file holds the scripts, which know DeepSpeed alone. Each sh
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 import gradconform
 
-from .scripts import assert_shows_its_defect, scripts_of
+from .scripts import assert_shows_its_defect, scripts_of, skip_unless_installed
 
 VERSION = "0.19.8"
 
@@ -35,12 +34,7 @@ QUICK: dict[str, tuple[int, dict[str, tuple[set[str], set[str]]]]] = {
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    try:
-        found = importlib.metadata.version("deepspeed")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"deepspeed is not installed: pip install deepspeed=={VERSION}")
-    if found != VERSION:
-        pytest.skip(f"the scripts show deepspeed {VERSION}, this is {found}")
+    skip_unless_installed("deepspeed", VERSION, f"deepspeed=={VERSION}")
 
 
 @pytest.mark.nightly

@@ -5,7 +5,6 @@ A folder beside this file holds the scripts, which know Megatron-core alone. Eac
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 import gradconform
 
-from .scripts import assert_shows_its_defect, scripts_of
+from .scripts import assert_shows_its_defect, scripts_of, skip_unless_installed
 
 VERSION = "0.16.1"
 
@@ -36,12 +35,7 @@ FAILING: dict[str, dict[str, set[str | None]]] = {
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    try:
-        found = importlib.metadata.version("megatron-core")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"megatron-core is not installed: pip install --no-deps megatron-core=={VERSION}")
-    if found != VERSION:
-        pytest.skip(f"the scripts tell of megatron-core {VERSION}, this is {found}")
+    skip_unless_installed("megatron-core", VERSION, f"--no-deps megatron-core=={VERSION}")
 
 
 @pytest.mark.nightly
