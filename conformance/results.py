@@ -283,11 +283,6 @@ class Report:
         return sum(result.ended is not None for result in self.results)
 
     @property
-    def lost_s(self) -> float:
-        """The time in seconds of the checks that ended their process, with everything that ran again for them."""
-        return sum(result.duration_s for result in self.results if result.ended is not None)
-
-    @property
     def failures(self) -> list[Result]:
         """The results that failed or could not be judged, without waived ones; MUST before SHOULD."""
         found = [result for result in self.results if result.status in {"failed", "error"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import pkgutil
 import sys
@@ -26,6 +27,7 @@ def _end_seen(instead: Callable[[int], int]) -> Iterator[None]:
     """
     own, end = os.getpid(), os._exit
 
+    @functools.wraps(end)
     def ended(status: int) -> NoReturn:
         end(instead(status) if os.getpid() == own else status)
 

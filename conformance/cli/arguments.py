@@ -213,6 +213,7 @@ def _replay(one: argparse.ArgumentParser) -> None:
             alone = name in {"device", "dtype"}
             default = " (default: the report's)" if alone or option.kind == "switch" else ""
             add_option(one, name, alone=alone, help=f"as for run{default}", unset="the report's")
+    _add_time(one, "--check-timeout", CHECK_TIMEOUT, "end with the stack of a check that hangs, after SECONDS")
     add_output(
         one,
         "--script",

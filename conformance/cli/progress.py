@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -173,22 +173,20 @@ def _area(area_of: Callable[[str], str], of: Place | Result, *, several: bool) -
 
 @dataclass(slots=True)
 class Crashes:
-    """The number of checks that ended their process so far, the limit, and their time in seconds."""
+    """The checks that ended their process so far, and how many may."""
 
     allowed: int | None
-    times: int = 0
-    lost_s: float = 0.0
+    ended: list[Result] = field(default_factory=list)
 
     def add(self, result: Result) -> None:
         """Count a result."""
         if result.ended is not None:
-            self.times += 1
-            self.lost_s += result.duration_s
+            self.ended.append(result)
 
     @property
     def text(self) -> str:
         """Return the text after other counts; empty if no check has ended its process."""
-        return f", {crashed(self.times, self.lost_s, self.allowed)}" if self.times else ""
+        return f", {crashed(self.ended, self.allowed)}" if self.ended else ""
 
 
 class Areas:

@@ -14,6 +14,7 @@ from gradconform.devices.flags import flags_named
 from gradconform.devices.prepared import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.files.user_files import replace_file
+from gradconform.process.time_limit import ends_after
 from gradconform.reading.report import read_report
 from gradconform.replay.script import Replayed, failing_trial
 from gradconform.report.sentences import command_again, options_of
@@ -25,6 +26,7 @@ from gradconform.sources.pipeline import STEPS
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
+from .arguments import CHECK_TIMEOUT
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
@@ -51,12 +53,16 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.target is not None:
         with current_folder_first():
             refuse_missing_target(arguments.target)
-    if arguments.what.startswith(SHARDED) if report is None else report.command == SHARDED.rstrip("."):
-        return replay_sharded(arguments, report, before)
-    if arguments.what.startswith(STEPS) if report is None else report.command:
-        return replay_pipeline(arguments, report, before)
+    sharded = arguments.what.startswith(SHARDED) if report is None else report.command == SHARDED.rstrip(".")
+    if sharded or (arguments.what.startswith(STEPS) if report is None else report.command):
+        if arguments.check_timeout is not None:
+            msg = "--check-timeout: the launcher of ranks has its own time limit; omit the option"
+            raise SelectionError(msg)
+        return (replay_sharded if sharded else replay_pipeline)(arguments, report, before)
     wanted = _wanted(arguments, report, before)
-    with current_folder_first():
+    seconds = CHECK_TIMEOUT if arguments.check_timeout is None else arguments.check_timeout
+    text = f"{wanted.check} did not end within {seconds:g} s; --check-timeout allows more"
+    with current_folder_first(), ends_after(seconds, text):
         run = _run_of(wanted)
         if arguments.script is not None:
             return _write_script(run, wanted, arguments.script)

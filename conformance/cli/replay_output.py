@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gradconform.exits import EXIT_CONFORMS, EXIT_DOES_NOT, EXIT_INCOMPLETE
 from gradconform.report.lines import command_lines, wrapped, wrapped_each
 from gradconform.results import Report, Result
+from gradconform.text.findings import frame_lines
 from gradconform.version import KIT_VERSION
 
 from .console import width, write
@@ -47,6 +48,7 @@ def show_replay_result(result: Result, before: Result | None, *, script: str | N
         [
             *wrapped(result.requirement, width()),
             *wrapped_each(result.message.splitlines(), width(), indent=2, hanging=2),
+            *wrapped_each(frame_lines(result.findings), width(), indent=4, hanging=2),
             *wrapped(_compared(result, before), width()),
             *wrapped(
                 f"{result.check}: {result.status}{numbers}",

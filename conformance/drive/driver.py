@@ -34,6 +34,7 @@ from .lane import Lane
 from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .process_state import Handed, settings, state_outside_torch
+from .returned_forms import named_grads, refuse_other_than_grads
 from .stage_changes import tie, write_over
 from .stage_inputs import args_of, grads_of
 from .streams import CallerReads, SeesStreams
@@ -176,16 +177,16 @@ class _Run:
                 errors.append(error)
         return self._raised(errors[0]) if errors else None
 
-    def _raised(self, error: BaseException) -> Raised:
-        """Return an exception as an observation; a mistake of the kit's own adapter is raised instead.
+    def _raised(self, error: BaseException, *, call: str = "") -> Raised:
+        """Return an exception of an action, or of ``call``, as an observation.
 
-        So is a person's ctrl-C.
+        A mistake of the kit's own adapter is raised instead, and so is a person's ctrl-C.
         """
         pass_on_an_interrupt(error)
         mistake = mistake_in(self.adapter, error)
         if mistake is not None:
             raise mistake from error
-        return Raised.of(error)
+        return Raised.of(error, call=call)
 
     def _endings(self) -> tuple[Action, ...]:
         ended = {action.stage for action in self.actions if action.kind in {"finish", "close"}}
@@ -309,6 +310,8 @@ class _Run:
         if "state" in self.trial.watch:
             lane.handed[mb] = Handed(grads)
         returned = self._call(sight.action.kind, getattr(lane.session, method), mb, grads)
+        if type(returned) is not tuple:  # not common, and a call costs time
+            refuse_other_than_grads(f"{method}()", returned)
         if lane.upstream:
             lane.upstream.returned(mb, returned)
         if self.streams is not None and self.streams.other_streams:
@@ -331,6 +334,8 @@ class _Run:
 
     def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
         sight.result = self._call("W", lane.session.backward_weight, mb)
+        if sight.result is not None and type(sight.result) is not tuple:
+            refuse_other_than_grads("backward_weight()", sight.result)
 
     def _put_by_hand(self, lane: Lane, mb: int, sight: Sight) -> None:
         del sight
@@ -391,10 +396,10 @@ class _Run:
             return
         try:
             with self.alone:
-                stored = lane.param_grads if lane.closed else dict(lane.session.param_grads())
+                stored = lane.param_grads if lane.closed else named_grads(lane.session.param_grads())
             stored = lane.altering.stored(stored) if lane.altering else stored
         except BaseException as error:  # noqa: BLE001 (as in _act)
-            sight.raised = sight.raised or self._raised(error)
+            sight.raised = sight.raised or self._raised(error, call="param_grads()")
             return
         for name, grad in stored.items():
             if grad is not None and grad.requires_grad:

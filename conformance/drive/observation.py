@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,9 +26,23 @@ _SHOWN = 300
 _CPU_ALLOCATOR = re.compile(r"can't allocate memory|not enough memory")
 
 
+#: The most frames of an exception that are kept, the innermost ones.
+_FRAMES = 6
+
+#: The modules of the kit with implementations; frames of its other modules are of no use to a target's author.
+_IMPLEMENTATIONS = ("gradconform.plugins", "gradconform.reference")
+
 #: The modules of the kit with a mode that sees operations while a session runs, and the functions that pass them on.
 _MODES = frozenset({"gradconform.drive.operation_log", "gradconform.torch_releases.dispatch"})
 _PASSING_ON = frozenset({"__torch_dispatch__", "dispatch"})
+
+
+class Frame(NamedTuple):
+    """A frame of a traceback, without the objects that the frame would keep alive."""
+
+    file: str
+    line: int
+    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,8 @@ class Raised:
     ``memory`` says that it reports exhausted memory. ``broken`` says that it is not about an operation: the device is
     out of memory, or lost. ``file`` and ``line`` are where it was raised, or where the torch or standard library code
     that raised it was called. ``engine`` says that torch's autograd raised it, called from there. ``chain`` has the
-    types of all exceptions that its traceback shows: those it was raised from, or during.
+    types of all exceptions that its traceback shows: those it was raised from, or during. ``frames`` are those of the
+    target, the innermost last. ``call`` names the method that raised if it is not the action's own.
     """
 
     type: str
@@ -49,9 +64,11 @@ class Raised:
     line: int = field(default=0, compare=False)
     engine: bool = field(default=False, compare=False)
     chain: frozenset[str] = field(default=frozenset(), compare=False)
+    frames: tuple[Frame, ...] = field(default=(), compare=False)
+    call: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, error: BaseException) -> Raised:
+    def of(cls, error: BaseException, *, call: str = "") -> Raised:
         """Return the first cause of ``error``, which wrappers hide; addresses are removed, so that runs compare."""
         chain = frozenset(type(one).__name__ for one in _shown_with(error))
         met = {id(error)}  # causes can form a ring: ``raise error from error``
@@ -68,6 +85,8 @@ class Raised:
             line=line,
             engine=engine,
             chain=chain,
+            frames=_frames_of(error),
+            call=call,
         )
 
     def __str__(self) -> str:
@@ -102,6 +121,17 @@ def _place_of(error: BaseException) -> tuple[str, int, bool]:
         elif not (module in _MODES and frame.f_code.co_name in _PASSING_ON):
             file, line, engine = frame.f_code.co_filename, at, False
     return file, line, engine
+
+
+def _frames_of(error: BaseException) -> tuple[Frame, ...]:
+    """Return the innermost frames that are the target's: neither torch's, nor the standard library's, nor the kit's."""
+    found: deque[Frame] = deque(maxlen=_FRAMES)
+    for frame, at in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        of_kit = module.partition(".")[0] == "gradconform" and not module.startswith(_IMPLEMENTATIONS)
+        if not (of_kit or is_lent(module)):
+            found.append(Frame(frame.f_code.co_filename, at, frame.f_code.co_name))
+    return tuple(found)
 
 
 def is_lent(module: str) -> bool:

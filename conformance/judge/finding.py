@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 from gradconform.adapter import UnsupportedError
 from gradconform.diagnosis.cause import Cause
-from gradconform.drive.observation import Raised
+from gradconform.drive.observation import Frame, Raised
 from gradconform.results import JSON_NAMES, Sort, finite
 from gradconform.text.findings import finding_line
 
@@ -73,7 +74,21 @@ class Finding:
         values = {JSON_NAMES.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
         numbers = {name: finite(values[name]) for name in ("error", "bound", "headroom")}
         raised = None if self.raised is None else str(self.raised)
-        return {**values, **numbers, "raised": raised, "cause": None if self.cause is None else self.cause.to_dict()}
+        of_cause = None if self.cause is None else self.cause.to_dict()
+        frames = [] if self.raised is None else list(map(_frame_line, self.raised.frames))
+        return {
+            **values,
+            **numbers,
+            "raised": raised,
+            "cause": of_cause,
+            **({"frames": frames} if frames else {}),
+        }
+
+
+def _frame_line(frame: Frame) -> str:
+    """Return a frame as Python writes it, its source in the same line."""
+    source = linecache.getline(frame.file, frame.line).strip()
+    return f'File "{frame.file}", line {frame.line}, in {frame.function}{f": {source}" if source else ""}'
 
 
 Judged = Iterator[Finding | Measured]
@@ -90,5 +105,6 @@ def error_ratios_in(judged: Iterable[Finding | Measured]) -> list[float]:
 
 
 def error_in(action: object, raised: Raised | None, *, reference: str = "plain autograd does not") -> Finding:
-    """Return the finding on an action that raised; ``reference`` names what that did not."""
-    return Finding("error", "the action", str(action), f"raised {raised}; {reference}", raised=raised)
+    """Return the finding on an action, or a later call that reads gradients, that raised; ``reference`` did not."""
+    where = (raised and raised.call) or "the action"
+    return Finding("error", where, str(action), f"raised {raised}; {reference}", raised=raised)

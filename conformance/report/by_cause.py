@@ -197,7 +197,9 @@ def cause(result: Result, letters: str | None = None) -> str:
     kind, text = str(first["kind"]), str(first["text"])
     letter = letters or letter_of(str(first["action"]))
     if kind == "error":
-        return f"{letter} {text}" if first["raised"] is None else f"{letter} raised {first['raised']}"
+        if first["raised"] is None:
+            return f"{letter} {text}"
+        return f"{letter if first['where'] == 'the action' else first['where']} raised {first['raised']}"
     symptom = text.partition(": ")[0]
     if kind in _OF_WHOLES and first["sort"] == "thing":
         return f"{f'after {letter}, ' if letter else ''}{first['where']}: {symptom}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from gradconform.results import Result
 from gradconform.text.counts import count
-from gradconform.text.findings import finding_line, needed
+from gradconform.text.findings import finding_line, frame_lines, needed
 from gradconform.trial.program import programs_line
 
 from .by_cause import FailureGroup
@@ -29,11 +29,15 @@ _LONGEST_CAUSE = 400
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The findings of one result and its programs (``where``), without the text of the cause's own line."""
+    """The findings of one result and its programs (``where``), without the text of the cause's own line.
+
+    ``frames`` are the target's frames of an exception.
+    """
 
     where: str
     findings: tuple[str, ...]
     places: tuple[str, ...]
+    frames: tuple[str, ...] = ()
 
 
 def cause_head(number: int, cause: FailureGroup, width: int) -> list[Line]:
@@ -83,9 +87,11 @@ def _all(cause: FailureGroup, seen: dict[str, _Seen], width: int, cells: bool) -
     alike = len(seen) > 1 and len(set(seen.values())) == 1
     if len(wheres) == 1:
         lines += wrapped(wheres.pop(), width, indent=4, hanging=2, role="faint")
-        seen = {check: _Seen("", one.findings, one.places) for check, one in seen.items()}
+        seen = {check: replace(one, where="") for check, one in seen.items()}
     if alike:
-        lines += _findings(next(iter(seen.values())), width, 4, SHOWN_FIRST)
+        first = next(iter(seen.values()))
+        lines += _findings(first, width, 4, SHOWN_FIRST)
+        lines += wrapped_each(first.frames, width, indent=4, hanging=2)
         seen = dict.fromkeys(seen, _Seen("", (), ()))
     return lines + _checks(cause, seen, width, cells)
 
@@ -137,6 +143,7 @@ def _checks(cause: FailureGroup, seen: dict[str, _Seen], width: int, cells: bool
             lines += wrapped(reported, width, indent=6, hanging=4)
             lines += wrapped(seen[check].where, width, indent=8, hanging=2, role="faint")
             lines += _findings(seen[check], width, 8, shown)
+            lines += wrapped_each(seen[check].frames, width, indent=8, hanging=2)
             shown = SHOWN
     return lines
 
@@ -157,7 +164,7 @@ def _seen(result: Result, reported: str = "", *, explained: bool = False) -> _Se
     if result.findings[0]["kind"] == "error":  # the cause's line has the exception
         where += f", raised at {result.findings[0]['action']}"
         findings, places = findings[1:], places[1:]
-    return _Seen(where, tuple(findings), tuple(places))
+    return _Seen(where, tuple(findings), tuple(places), tuple(frame_lines(result.findings)))
 
 
 def _without_reported(finding: Mapping[str, Any], reported: str, *, explained: bool) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradconform.results import NonConformingError, Result
 from gradconform.text.escaping import for_terminal
+from gradconform.text.findings import frame_lines
 from gradconform.trial.program import without_programs
 
 from .by_cause import cause, likely
@@ -34,7 +35,8 @@ def full_text(result: Result, target: str) -> str:
     status = f"error ({result.kind})" if result.status == "error" else result.status
     place = f"{result.level} {status}: {target} on {result.device} in {result.dtype}"
     wrong, seen = _in_a_line(result), result.message.splitlines()
-    lines = [wrong, place, result.requirement, *(seen[1:] if seen[:1] == [wrong] else seen)]
+    seen = [*(seen[1:] if seen[:1] == [wrong] else seen), *frame_lines(result.findings)]
+    lines = [wrong, place, result.requirement, *seen]
     return for_terminal("\n".join(lines))
 
 

@@ -144,19 +144,26 @@ def _crashed(report: Report) -> str:
     """Return how many checks ended their process and the time lost, for a run with a limit."""
     allowed, missing = report.options.get("max_crashes"), report.summary["not_run"]
     # Another kit's options are shown unchanged and may have any type.
-    reported = crashed(report.crashes, report.lost_s, allowed if isinstance(allowed, int) else None)
-    cost = f": {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
+    ended = [result for result in report.results if result.ended is not None]
+    reported = crashed(ended, allowed if isinstance(allowed, int) else None)
+    cost = f"; {count(missing, 'check')} {'was' if missing == 1 else 'were'} not run" if missing else ""
     return f"; {reported}{cost}" if reported else ""
 
 
-def crashed(times: int, seconds: float, allowed: int | None) -> str:
-    """Return how many checks ended their process, the limit and the time lost; empty if none did.
+def crashed(ended: Sequence[Result], allowed: int | None) -> str:
+    """Return which checks ended their process, the time lost and the limit; empty if none did.
 
     A run that was resumed may exceed ``allowed``, which limits each session.
     """
-    of = f" of {allowed}" if allowed is not None and times <= allowed else ""
-    lost = f" ({seconds:.0f} s lost)" if round(seconds) else ""
-    return f"crashed or hung {times}{of} {'time' if times == 1 and not of else 'times'}{lost}" if times else ""
+    if not ended:
+        return ""
+    hung = sum(result.ended == "hang" for result in ended)
+    what = "hung" if hung == len(ended) else "crashed or hung" if hung else "crashed"
+    last = f"{'the last: ' if len(ended) > 1 else ''}{ended[-1].check}"
+    seconds = sum(result.duration_s for result in ended)
+    lost = f", {seconds:.0f} s lost" if round(seconds) else ""
+    limit = f"; --max-crashes allows {allowed}" if allowed is not None and len(ended) <= allowed else ""
+    return f"{count(len(ended), 'check')} {what} ({last}){lost}{limit}"
 
 
 def verified_causes(report: Report) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from gradconform.judge.gradients import gradients
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.target.resolve import Target
 from gradconform.text.counts import count
+from gradconform.text.findings import frame_lines
 from gradconform.trial.trial import Trial
 
 LINEAR = StageCase("preflight-linear", "one Linear", lambda: nn.Linear(5, 3), (Normal((7, 5)),))
@@ -97,13 +98,15 @@ def preflight(target: Target, evidence_of: Callable[[Trial], Evidence]) -> str |
     trial = Trial(stages=(LINEAR,), program="F0 B0" if claims.full else "F0 I0 W0", loss=not claims.mid_stage)
     try:
         evidence = evidence_of(trial)
-        lines = "; ".join(str(finding) for finding in findings_in(gradients(evidence)))
+        findings = findings_in(gradients(evidence))
+        lines = "; ".join(map(str, findings))
     except UnsupportedError as error:
         return _described(
             target, _first(trial), f"it claims {'full' if claims.full else 'split'} and refuses it: {error}"
         )
     if lines and not _layers_alone(target.adapter, trial, evidence_of):
-        return _described(target, _first(trial), lines)
+        shown = frame_lines(finding.to_dict() for finding in findings)
+        return "\n".join([_described(target, _first(trial), lines), *shown])
     without_grad = "" if trial.loss else "; ".join(_without_grad(evidence))
     if without_grad:
         return _described(target, _first(trial), without_grad)

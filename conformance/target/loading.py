@@ -21,7 +21,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.torch_releases.names import UnavailableError
 
-from .lookup import Named, TargetError, no_module, refuse_missing
+from .lookup import MissingNameError, Named, TargetError, no_module, refuse_missing
 
 #: The folders of Python and of installed packages.
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platlib", "purelib"))
@@ -39,12 +39,24 @@ class TargetNotInstalledError(TargetError):
 def load(named: Named) -> tuple[object, ModuleType]:
     """Return the object that ``named`` refers to, and its module; without an object, the module itself.
 
-    Raises :class:`TargetError` that names the nearest existing names.
+    Raises :class:`TargetError` that names the nearest existing names, and the error of the import if there is one too.
     """
-    refuse_missing(named)
     where, attribute = named.parts
-    module = _load_file(where, named) if where.endswith(".py") else _import(where, named)
+    try:
+        refuse_missing(named)
+    except MissingNameError as missing:
+        try:
+            _module(where, named)
+        except TargetError as error:
+            msg = f"{missing}; importing it raised {_raised(error.__cause__ or error)}"
+            raise TargetError(msg) from error
+        raise
+    module = _module(where, named)
     return (_attribute(module, attribute, where, named) if attribute else module), module
+
+
+def _module(where: str, named: Named) -> ModuleType:
+    return _load_file(where, named) if where.endswith(".py") else _import(where, named)
 
 
 def _import(name: str, named: Named) -> ModuleType:

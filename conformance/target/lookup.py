@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.metadata
 import sys
@@ -64,11 +65,19 @@ def registered(group: str) -> dict[str, str]:
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
 
 
+class MissingNameError(TargetError):
+    """A module or file whose source has no such name."""
+
+
 def refuse_missing_target(target: str) -> None:
-    """Raise :class:`TargetError` for a target that is not a registered name and does not exist."""
+    """Raise :class:`TargetError` for a target that is not a registered name and does not exist.
+
+    A name that its module's source lacks passes: the import may raise, and that is told with it.
+    """
     known = registered(ENTRY_POINTS)
     if target not in known:
-        refuse_missing(Named(target, target, known))
+        with contextlib.suppress(MissingNameError):
+            refuse_missing(Named(target, target, known))
 
 
 def refuse_missing(named: Named) -> None:
@@ -181,7 +190,7 @@ def _refuse_missing_name(source: Path, name: str, where: str, named: Named) -> N
     names = _names(source)
     if names is not None and name not in names:
         msg = f"{named.description}: {where} has no {name!r}{_near(name, list(_defined(source)))}"
-        raise TargetError(msg)
+        raise MissingNameError(msg)
 
 
 def _near(missing: str, there: list[str]) -> str:

@@ -27,6 +27,11 @@ def needed(findings: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{name}={word}" for name, word in shared)
 
 
+def frame_lines(findings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the target's frames of the first exception among some findings, one per line, the innermost last."""
+    return next((list(finding["frames"]) for finding in findings if finding.get("frames")), [])
+
+
 def named(sort: str, where: str) -> str:
     """Return in words what sort of tensor a finding is about; its name differs from stage to stage."""
     if sort == "thing":

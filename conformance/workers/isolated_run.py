@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradconform.exits import EXIT_ENVIRONMENT, RunRefusedError, RunStoppedError
 from gradconform.files.records import Header, as_result, differing
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 #: The run stops after this many workers in a row that ended while running no check.
 _MAX_EARLY_ENDS = 3
+
+#: The time limit of a check that hung, when it runs again: so many times what plain autograd takes, or in seconds.
+_TIMES_PLAIN, _LEAST_AGAIN = 20.0, 10.0
 
 #: The slow modules that each worker needs, but for the contract's: it computes at import, and then OpenMP has threads.
 _IMPORTS = (
@@ -149,6 +152,10 @@ class CheckWorker:
             msg = f"{parts} changed during the run: {reported}; start the run again"
             raise RunRefusedError(msg, EXIT_ENVIRONMENT)
         return header
+
+
+#: The outcomes of a check that ended its worker, again and with plain autograd, if tried; and a worker for the rest.
+_Tries: TypeAlias = tuple[Result | Ending, Result | Ending | None, CheckWorker]
 
 
 class IsolatedRun:
@@ -354,28 +361,52 @@ class IsolatedRun:
     def _run_again(self, worker: CheckWorker, first: Ending) -> tuple[Result, CheckWorker]:
         """Return the result of the check in which ``worker`` ended, and a worker for the rest.
 
-        The check runs again alone in a worker. If it ends that one too, it runs with plain autograd in place of the
-        target.
+        The check runs again alone in a worker, and with plain autograd in place of the target.
         """
         begun = worker.begun
         assert begun is not None  # noqa: S101 (for the type: idle workers are replaced)
         place = begun.place
         self._end(worker)
-        # Start it now: both workers are usually needed, and importing torch takes most of the time.
-        spare = self._start() if first.kind == "crash" else None
-        again, following = self._alone(self._start(), place, oracle=False)
-        oracle: Result | Ending | None = None
-        if isinstance(again, Ending):
-            self._end(following)
-            oracle, following = self._alone(spare or self._start(), place, oracle=True)
-        elif spare is not None:
-            self._end(spare)
-        if isinstance(oracle, Ending):
-            self._end(following)
-            following = self._start()
+        tries = self._tries_after_a_hang if first.kind == "hang" else self._tries_after_a_crash
+        again, oracle, following = tries(place, first)
         lost = round(time.monotonic() - worker.begun_at, 6)
         result = replace(charged(begun, first, again, oracle), ended=first.kind, duration_s=lost)
         return (result if result.findings else self._waived(result)), following
+
+    def _tries_after_a_crash(self, place: Place, first: Ending) -> _Tries:
+        """Run the check again; if it ends this worker too, run it with plain autograd."""
+        # Start it now: both workers are usually needed, and importing torch takes most of the time.
+        spare = self._start() if first.kind == "crash" else None
+        again, following = self._alone(self._start(), place, oracle=False)
+        if isinstance(again, Result):
+            if spare is not None:
+                self._end(spare)
+            return again, None, following
+        self._end(following)
+        oracle, following = self._alone(spare or self._start(), place, oracle=True)
+        return again, oracle, self._other_than(following, oracle)
+
+    def _tries_after_a_hang(self, place: Place, first: Ending) -> _Tries:
+        """Run the check with plain autograd, and then again, with a time limit that follows from plain autograd's time.
+
+        So only the first try takes the whole limit. If plain autograd ends its worker too, the target is not tried.
+        """
+        oracle, following = self._alone(self._start(), place, oracle=True)
+        if isinstance(oracle, Ending):
+            return first, oracle, self._other_than(following, oracle)
+        self._end(following)
+        following = self._start()
+        following.limit = min(self._limit, max(_LEAST_AGAIN, _TIMES_PLAIN * oracle.duration_s))
+        again, following = self._alone(following, place, oracle=False)
+        following.limit = self._limit
+        return again, oracle, self._other_than(following, again)
+
+    def _other_than(self, worker: CheckWorker, outcome: Result | Ending) -> CheckWorker:
+        """Return ``worker``, or a new one if its check ended it."""
+        if isinstance(outcome, Result):
+            return worker
+        self._end(worker)
+        return self._start()
 
     def _alone(self, worker: CheckWorker, place: Place, *, oracle: bool) -> tuple[Result | Ending, CheckWorker]:
         """Return the outcome of one check in a worker that runs nothing else, and the worker."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from gradconform.process.stacks import stack_lines
 from gradconform.process.worker import Exit
 from gradconform.results import EndKind, Result, Status
 
-#: The most lines of a worker's last output, and of each thread's stack, in a message.
-_WORDS, _FRAMES = 6, 8
+#: The most lines of a worker's last output in a message.
+_WORDS = 6
 #: A target that takes up to this many times as long as plain autograd may be slow; beyond it, the target hangs.
 _SLOWER = 2.0
-
-#: Path endings of the code that runs checks, at which a stack is cut; threads with only such frames run no check.
-_ENDS_AT = tuple(str(Path(__file__).parents[1] / folder) for folder in ("workers", "process"))
-_RUNS_NONE = ("in listen_to_parent", "<no Python frame>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +35,7 @@ class Ending:
         """Return the meaning of a process's end for its check, or for the run if it was running none."""
         kind, text = _cause(exit_, at_check=at_check)
         words = exit_.complaints.strip().splitlines()[-_WORDS:]
-        return cls(kind=kind, text=text, details=(*words, *_stack_lines(exit_.stacks)), limit=exit_.limit)
+        return cls(kind=kind, text=text, details=(*words, *stack_lines(exit_.stacks)), limit=exit_.limit)
 
     @classmethod
     def from_message(cls, message: Any) -> Ending:
@@ -67,17 +63,6 @@ def _cause(exit_: Exit, *, at_check: bool) -> tuple[EndKind, str]:
     return "crash", f"the process was killed by {exit_.words}"
 
 
-def _stack_lines(stacks: str) -> list[str]:
-    """Return faulthandler's output without threads that run no check and frames that only run it."""
-    found: list[str] = []
-    for block in stacks.split("\n\n"):
-        lines = [line.rstrip() for line in block.splitlines() if not line.startswith("Extension modules")]
-        if not any(word in line for line in lines for word in _RUNS_NONE):
-            inside = [line for line in lines if not any(folder in line for folder in _ENDS_AT)]
-            found += inside[: _FRAMES + 1]
-    return [line for line in found if line]
-
-
 def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending | Result | None) -> Result:
     """Return the result of a check that ended its worker.
 
@@ -97,7 +82,10 @@ def charged(begun: Result, first: Ending, again: Ending | Result, oracle: Ending
     if again.result is not None and again.result.status == "failed":
         return again.result
     kind = "memory" if again.kind == "killed" else again.kind
-    return _result(begun, "failed", kind, f"{again.text}; this does not happen with plain autograd", again)
+    text = again.text
+    if again.limit is not None and first.limit is not None and again.limit < first.limit:
+        text = f"{first.text}, and alone not within {again.limit:g} s"
+    return _result(begun, "failed", kind, f"{text}; this does not happen with plain autograd", again)
 
 
 def _result(begun: Result, status: Status, kind: str, text: str, ending: Ending) -> Result:

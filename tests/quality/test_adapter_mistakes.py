@@ -171,8 +171,8 @@ def test_a_shipped_adapter_refuses_features_it_does_not_claim(name: str, checks:
 #: Modules of the driver whose operations a program requires, or that use none: a device may lack those.
 OF_PROGRAMS = {
     "adapter_mistake", "boundaries", "caller_acts", "cancellation", "evidence", "gradient_hooks", "main_grad",
-    "observation", "oracle", "receive_buffers", "reference64", "single_operation", "stage_changes", "stage_inputs",
-    "upstream_graph", "user_stage",
+    "observation", "oracle", "receive_buffers", "reference64", "returned_forms", "single_operation", "stage_changes",
+    "stage_inputs", "upstream_graph", "user_stage",
 }  # fmt: skip
 
 

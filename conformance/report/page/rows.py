@@ -12,7 +12,7 @@ from typing import Any
 from gradconform.contract.frozen import frozen
 from gradconform.report.sentences import command_again, command_of_script
 from gradconform.results import STATUSES, Place, Report, Result
-from gradconform.text.findings import finding_line
+from gradconform.text.findings import finding_line, frame_lines
 from gradconform.trial.program import ProgramError, parse, without_programs
 
 
@@ -63,15 +63,20 @@ class ReportedResult:
 
     @property
     def message(self) -> str:
-        """Return the result's message without programs and numbers, which are shown separately, and each cause once."""
+        """Return the message without programs and numbers, each cause once, and the target's frames of an exception."""
+        return "\n".join([*self._lines, *frame_lines(self.result.findings)])
+
+    @property
+    def _lines(self) -> list[str]:
+        """Return the message's lines without programs and numbers, which are shown separately, and each cause once."""
         findings = self._in_words
         reasons = {_reason(finding) for finding in self.result.findings}
         if self._shared is None and not self.numbers:
-            return "\n".join(without_programs(self.result.message, self.result.programs))
+            return list(without_programs(self.result.message, self.result.programs))
         lines = without_programs("\n".join(self.result.preamble), self.result.programs)
         if self._shared is None:
-            return "\n".join([*lines, *map(finding_line, findings)])
-        return "\n".join([*lines, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"])
+            return [*lines, *map(finding_line, findings)]
+        return [*lines, *map(_without_reason, findings), f"all{reasons.pop()[1:]}"]
 
     @property
     def _shared(self) -> str | None:
