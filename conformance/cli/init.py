@@ -31,7 +31,7 @@ def init(arguments: argparse.Namespace) -> int:
     folder = Path.cwd()
     target = arguments.target or only_target(folder)
     with current_folder_first():
-        refuse_missing_target(target)
+        refuse_missing_target(target, imported=False)
     if target in registered(ENTRY_POINTS):
         _look_for_what_it_drives(target)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
 import importlib.metadata
 import sys
@@ -69,15 +68,20 @@ class MissingNameError(TargetError):
     """A module or file whose source has no such name."""
 
 
-def refuse_missing_target(target: str) -> None:
+def refuse_missing_target(target: str, *, imported: bool = True) -> None:
     """Raise :class:`TargetError` for a target that is not a registered name and does not exist.
 
-    A name that its module's source lacks passes: the import may raise, and that is told with it.
+    If it will be ``imported``, a name that its module's source lacks passes: the import may raise, and
+    :func:`~gradconform.target.loading.load` then reports both.
     """
     known = registered(ENTRY_POINTS)
-    if target not in known:
-        with contextlib.suppress(MissingNameError):
-            refuse_missing(Named(target, target, known))
+    if target in known:
+        return
+    try:
+        refuse_missing(Named(target, target, known))
+    except MissingNameError:
+        if not imported:
+            raise
 
 
 def refuse_missing(named: Named) -> None:
