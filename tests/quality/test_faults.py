@@ -14,6 +14,8 @@ from gradconform.reference.faults.alterations import Graph
 from gradconform.report.by_cause import cause
 from gradconform.results import Report
 
+from .written import mistakes_in
+
 Judge = Callable[..., Report]
 
 #: Of the whole contract, CI runs one part in so many on a fault of each fourth topic.
@@ -116,6 +118,7 @@ def test_every_check_that_a_fault_names_finds_it(fault: Fault, judge_fault: Judg
     assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
     assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
     assert all(SAID.get(fault.name, "") in result.message for result in failed)
+    assert [mistake for result in failed for mistake in mistakes_in(f"{result.message}\n{cause(result)}")] == []
     of_none = [result for result in failed if "None under" in cause(result) or "is None, a" in cause(result)]
     assert all(str(result.findings[0]["text"]).startswith("expected ") for result in of_none)
 
