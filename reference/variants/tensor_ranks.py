@@ -65,7 +65,7 @@ class WholeLayersCountOnFirst(PlainSession):
 
     def holders(self, name: str) -> int:
         del name
-        return 1
+        return self.spec.replicas
 
 
 @right(*_ALL)

@@ -22,10 +22,10 @@ from gradconform.reference import walked_twice as split
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
-from . import tensor_ranks
+from . import experts, tensor_ranks
 from .step_registry import STEP_VARIANTS, StepVariant, right
 
-__all__ = ["STEP_VARIANTS", "StepVariant", "tensor_ranks"]
+__all__ = ["STEP_VARIANTS", "StepVariant", "experts", "tensor_ranks"]
 
 _Passed = dict[int, tuple[Tensor, Tensor]]
 
@@ -385,7 +385,7 @@ class NormOfNorms(PlainSession):
 
     def squares(self) -> float:
         grads = [one.grad for _, one in self.counted() if one.grad is not None]
-        return float(get_total_norm(grads)) ** 2 if grads else 0.0
+        return float(get_total_norm(grads)) ** 2 / self.spec.replicas if grads else 0.0
 
 
 @right(*_CLIPPED)
@@ -396,7 +396,7 @@ class NormByNeighbours(PlainSession):
         own = torch.tensor(self.squares(), dtype=torch.float64)
         squares = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(squares, own)
-        return math.sqrt(sum(sorted(map(float, squares), reverse=True)) / self.spec.replicas)
+        return math.sqrt(sum(sorted(map(float, squares), reverse=True)))
 
 
 @right(*_CLIPPED)

@@ -69,7 +69,7 @@ class NormCountsTensorRanks(PlainSession):
     """Counts layers that each tensor rank has whole once per rank in the norm."""
 
     def holders(self, name: str) -> int:
-        return 1
+        return self.spec.replicas
 
 
 @fault("sequence clipped")
