@@ -23,6 +23,8 @@ DataParallel = Literal["none", "ddp", "fsdp", "fsdp-kept", "hsdp"]
 Precision = Literal["unmixed", "autocast", "mixed"]
 #: How a layer is divided over tensor ranks; :class:`StepSpec` describes each.
 TensorStyle = Literal["column", "row", "sequence", "vocabulary"]
+#: How the experts of a stage are divided over ranks; :class:`StepSpec` describes each.
+ExpertStyle = Literal["whole", "replicas", "tensor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,10 @@ class Batch:
         """Return how many tokens of the micro-batches ``counts`` counts."""
         return sum(int(counts(chunk.target).sum()) for chunk in self.split())
 
+    def positions(self) -> int:
+        """Return how many tokens of the micro-batches stages receive, counted in the loss or not."""
+        return sum(chunk.x.numel() for chunk in self.split())
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with each of its tensors changed."""
         kwargs = {name: change(value) for name, value in self.kwargs.items()}
@@ -86,7 +92,8 @@ class StepSpec:
     ``tied`` has full names of parameters that are one weight, possibly on several ranks: the gradient of each is the
     sum over all of them, and they count once in the norm. Stages may have their own losses. If a submodule has
     ``auxiliary_scale``, the gradient of its loss enters the backward times that number, which is 1 unless set. Such a
-    loss counts in that of a step as the others do, by its mean or its sum over micro-batches.
+    loss counts in that of a step as the others do, by its mean or its sum over micro-batches. For ``tokens``, it is a
+    sum over all tokens of a micro-batch, and is divided by their number in the whole batch, :meth:`Batch.positions`.
 
     ``tensor_ranks`` share each stage: each receives the whole stage and the same batch, and must keep its part of the
     layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go unchanged into a
@@ -96,6 +103,16 @@ class StepSpec:
     and of the last Linear, from whose outputs the loss is computed. That loss is the cross entropy along the last
     dimension over the tokens that ``counts`` counts: their mean, or their sum if ``reduction`` is not the mean. All
     other layers are whole, and receive the same inputs as without tensor ranks.
+
+    ``experts`` has the full names of modules with experts, and how these are divided. Each of their parameters stacks
+    the experts of a stage along the first dimension. Such a module receives tokens sorted by expert, (tokens, width),
+    and the number of tokens of each expert, and returns outputs in the same order. Experts are ``whole`` on each rank,
+    or divided evenly over ``replicas``, each of which sends its tokens to the ranks of their experts, or over
+    ``tensor`` ranks, which all have the same tokens. A gradient of an expert covers its tokens of all replicas. Routers
+    count tokens in each forward in train mode, and :func:`balance_experts` must follow each update.
+
+    Data may decide that a parameter is used on some replicas only, or in some micro-batches. Its gradient is the same
+    on each replica; if nothing used it, it is None or zeros.
 
     ``precision`` is the precision of stages. ``unmixed``: all in ``dtype``. ``autocast``: stages and the loss under
     ``torch.autocast`` to bfloat16. ``mixed``: each stage receives its parameters and floating-point inputs rounded to
@@ -124,6 +141,7 @@ class StepSpec:
     tensor_rank: int = 0
     tensor_ranks: int = 1
     shared: Mapping[str, TensorStyle] = field(default_factory=dict)
+    experts: Mapping[str, ExpertStyle] = field(default_factory=dict)
     note: Callable[[str], None] = _unheard
 
     @property
@@ -242,6 +260,17 @@ def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:
         for inner in module.modules():
             if hasattr(inner, "auxiliary_scale"):
                 vars(inner)["auxiliary_scale"] = scale
+
+
+def balance_experts(modules: Iterable[nn.Module], total: Callable[[Tensor], Tensor]) -> None:
+    """Update the biases of the stages' routers, and clear their counts of tokens.
+
+    ``total`` returns the sum over replicas of a router's counts, int64, one per expert.
+    """
+    for module in modules:
+        for inner in module.modules():
+            if hasattr(inner, "update_bias"):
+                inner.update_bias(total(inner.counts))
 
 
 class ModuleSession:

@@ -40,7 +40,7 @@ _INTERFACE = frozenset({"gradconform.runtime"})
 #: Methods that torch calls on a class; classes with one of them are imported.
 _CALLED = frozenset({"forward", "backward", "named"})
 #: The expression for a batch's keyword arguments.
-_KEYWORDS = "dict(_keywords(composition, rows, generator, dtype))"
+_KEYWORDS = "dict(_keywords(composition, rows, replica, generator, dtype))"
 _IMPORTS = {
     "SimpleNamespace": "from types import SimpleNamespace",
     "StepSpec": "from gradconform.runtime import StepSpec",

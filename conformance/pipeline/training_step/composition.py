@@ -16,12 +16,14 @@ from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.requirements.clause import Clause
-from gradconform.runtime import DataParallel, Precision, Reduction
+from gradconform.runtime import DataParallel, ExpertStyle, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
 #: The acts of a training step, in sequence; a rank is judged after each of them.
 Act = Literal["train", "accumulate", "evaluate", "zero_grad", "clip", "update"]
+#: How tokens are routed to experts.
+Routing = Literal["even", "uneven", "idle-rank", "idle-expert", "dropped"]
 
 #: The rows that contain every pair of values, frozen in a file: for two ranks or four.
 ROWS = Path(__file__).with_name("rows.json")
@@ -52,6 +54,14 @@ class Composition:
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
     precision: Precision = "unmixed"
     compiled: Literal["", "aot_eager", "inductor"] = ""
+    experts: Literal[ExpertStyle, ""] = ""
+    routing: Routing = "even"
+    use: Literal["", "replica", "microbatch", "step", "never"] = ""
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Return whether stages have losses of their own."""
+        return self.auxiliary or bool(self.experts)
 
     @property
     def ranks(self) -> int:

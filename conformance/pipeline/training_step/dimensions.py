@@ -103,6 +103,29 @@ DIMENSIONS = (
         value("compiled", "every stage compiled by torch.compile, with aot_eager", "compiled", compiled="aot_eager"),
         value("inductor", "every stage compiled by torch.compile, with inductor", "compiled", compiled="inductor"),
     )),
+    Dimension(name="experts", description="whether stages have experts, and the ranks that have them", values=(
+        value("dense", "no experts"),
+        value("whole-experts", "four experts in each stage, which every rank has whole", "experts", experts="whole"),
+        value("experts-over-replicas", "four experts in each stage, divided over the replicas", "experts",
+              experts="replicas"),
+        value("experts-over-tensor-ranks", "four experts in each stage, divided over two tensor ranks", "experts",
+              experts="tensor"),
+    )),
+    Dimension(name="routing", description="how many tokens each expert gets", values=(
+        value("even-routing", "equally many tokens for each expert"),
+        value("uneven-routing", "more tokens for one expert of each replica", "experts", routing="uneven"),
+        value("idle-rank", "no token for the second half of the experts", "experts", routing="idle-rank"),
+        value("idle-expert", "no token for the last expert", "experts", routing="idle-expert"),
+        value("dropped-tokens", "tokens dropped if an expert gets more than three of a micro-batch", "experts",
+              routing="dropped"),
+    )),
+    Dimension(name="use", description="whether data decide that a layer is used", values=(
+        value("always-used", "every layer used by every micro-batch"),
+        value("used-on-one-replica", "a layer that only the first replica uses", "use", use="replica"),
+        value("used-in-one-microbatch", "a layer that only the first micro-batch uses", "use", use="microbatch"),
+        value("used-in-first-step", "a layer that only the first of two steps uses", "use", use="step"),
+        value("never-used", "a layer that no micro-batch uses", "use", use="never"),
+    )),
 )  # fmt: skip
 
 CONSTRAINTS = (
@@ -115,8 +138,6 @@ CONSTRAINTS = (
     never("a pipeline in both directions requires as many micro-batches as stages",
           {"schedule": "dual-pipe-v"}, {"microbatches": "three-mb one-mb"}),
     never("with one micro-batch, sizes cannot differ", {"microbatches": "one-mb"}, {"rows": "ragged lengths"}),
-    never("a mean over tokens does not define the divisor of an auxiliary loss",
-          {"loss": "tokens"}, {"auxiliary": "auxiliary"}),
     never("a frozen lone stage has nothing to train",
           {"weights": "frozen-stage"}, {"layout": "two-replicas four-replicas one-stage"}),
     never("a re-entrant checkpoint computes no parameter gradients if its input requires none",
@@ -152,15 +173,48 @@ CONSTRAINTS = (
           {"arguments": "hooked"}, {"precision": "mixed"}),
     never("compiled code does not keep hooks that a forward sets",
           {"arguments": "hooked"}, {"compiled": "compiled inductor"}),
+    never("without experts, nothing is routed",
+          {"routing": "uneven-routing idle-rank idle-expert dropped-tokens"}, {"experts": "dense"}),
+    never("experts are divided over replicas only if there are several",
+          {"experts": "experts-over-replicas"}, {"layout": "two-stages four-stages one-stage"}),
+    never("experts are divided over tensor ranks only if there are several",
+          {"experts": "experts-over-tensor-ranks"},
+          {"layout": "two-stages two-replicas two-by-two four-stages four-replicas"}),
+    never("experts are tried uncompiled and in one dtype",
+          {"experts": "whole-experts experts-over-replicas experts-over-tensor-ranks"},
+          {"precision": "autocast mixed", "compiled": "compiled inductor"}),
+    never("the order of actions does not change which tokens an expert gets",
+          {"routing": "uneven-routing idle-rank idle-expert dropped-tokens"},
+          {"schedule": "interleaved-1f1b looped-bfs interleaved-zero-bubble zbv-zero-bubble dual-pipe-v csv"}),
+    never("a layer is used on one replica only if there are several",
+          {"use": "used-on-one-replica"}, {"layout": "two-stages four-stages one-stage"}),
+    never("with one micro-batch, the first one is all", {"use": "used-in-one-microbatch"}, {"microbatches": "one-mb"}),
+    never("a layer is used in the first of two steps only if there are two",
+          {"use": "used-in-first-step"}, {"steps": "one-step evaluated-first"}),
+    never("a stage whose data decide what runs would be compiled again",
+          {"use": "used-on-one-replica used-in-one-microbatch used-in-first-step never-used"},
+          {"compiled": "compiled inductor"}),
 )  # fmt: skip
 
 #: Values that many runtimes do not claim: the rarest first, in groups that are withheld one by one.
-RARE = (frozenset({"ragged", "tied", "lengths", "unreduced"}), frozenset({"tensor"}), frozenset({"precision"}))
+RARE = (
+    frozenset({"experts", "use"}),
+    frozenset({"ragged", "tied", "lengths", "unreduced"}),
+    frozenset({"tensor"}),
+    frozenset({"precision"}),
+)
 
 #: The commonest compositions on two ranks by name, with their non-default values.
 QUICK: dict[str, dict[str, str]] = {
     "plain": {},
-    "gpipe-sum": {"schedule": "gpipe", "loss": "sum", "microbatches": "three-mb"},
+    "experts": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "experts": "experts-over-replicas",
+        "routing": "uneven-routing",
+    },
     "ddp": {"layout": "two-replicas", "data_parallel": "ddp"},
     "fsdp-accumulated": {"layout": "two-replicas", "data_parallel": "fsdp", "loss": "sum", "steps": "accumulated"},
     "fsdp-evaluated": {"data_parallel": "fsdp", "steps": "evaluated"},
@@ -176,6 +230,7 @@ QUICK: dict[str, dict[str, str]] = {
 #: Compositions that other values hide in the rows of pairs, by name: torch's runtime raises there because of a defect,
 #: or a runtime does not claim the values.
 ALONE: dict[str, dict[str, str]] = {
+    "gpipe-sum": {"schedule": "gpipe", "loss": "sum", "microbatches": "three-mb"},
     "ddp-zero-bubble": {"layout": "two-replicas", "data_parallel": "ddp", "schedule": "interleaved-zero-bubble"},
     "autocast": {"precision": "autocast", "steps": "clipped"},
     "fsdp-mixed": {"layout": "two-replicas", "data_parallel": "fsdp", "precision": "mixed", "steps": "clipped"},
@@ -201,4 +256,50 @@ ALONE: dict[str, dict[str, str]] = {
     "selective-checkpoint": {"layers": "selective-checkpoint", "loss": "sum", "steps": "accumulated"},
     "hooked": {"arguments": "hooked", "steps": "zeroed"},
     "ddp-tied": {"layout": "two-by-two", "data_parallel": "ddp", "weights": "tied"},
+    "ddp-auxiliary-tokens": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "rows": "lengths",
+        "loss": "tokens",
+        "auxiliary": "auxiliary",
+        "steps": "zeroed",
+    },
+    "auxiliary-tokens": {"loss": "tokens", "auxiliary": "auxiliary", "steps": "zeroed"},
+    "whole-experts": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "steps": "clipped",
+        "experts": "whole-experts",
+        "routing": "uneven-routing",
+    },
+    "idle-experts": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "steps": "accumulated",
+        "experts": "experts-over-replicas",
+        "routing": "idle-rank",
+    },
+    "dropped-tokens": {
+        "layout": "two-by-two",
+        "data_parallel": "fsdp",
+        "loss": "sum",
+        "steps": "clipped",
+        "experts": "experts-over-replicas",
+        "routing": "dropped-tokens",
+    },
+    "experts-over-tensor-ranks": {
+        "layout": "one-stage",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-tensor-ranks",
+        "routing": "uneven-routing",
+    },
+    "used-on-one-replica": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-on-one-replica"},
+    "used-in-one-microbatch": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-in-one-microbatch"},
+    "used-in-first-step": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "steps": "accumulated",
+        "use": "used-in-first-step",
+    },
 }

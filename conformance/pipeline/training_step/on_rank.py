@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -28,6 +28,7 @@ from .model import (
     CALLS,
     compile_in_place,
     counts,
+    expert_layers,
     loss_of,
     make_batch,
     make_stages,
@@ -140,6 +141,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         tensor_rank=place.rank % composition.tensor_ranks,
         tensor_ranks=composition.tensor_ranks,
         shared=shared_layers(composition),
+        experts=expert_layers(composition),
         note=place.note,
     )
 
@@ -163,7 +165,8 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
         with place.within():
             kept = session.param_grads(), session.params(), session.buffers()
             seen.held = session.held()
-        seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
+        unused = {name for name, grad in plain.acts[number].grads.items() if composition.use and grad is None}
+        seen.grads, seen.params = _grads(act, replicas, kept[0], unused), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
         yield from _first_seen(_off_device(seen, label, place.device), reported)
         seen = _on_cpu(seen)
@@ -197,14 +200,16 @@ def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _S
     return _Seen()
 
 
-def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
-    """Return whole gradients: none before they are reduced; zeros become None if the act should free them."""
+def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept], unused: Collection[str]) -> dict[str, Tensor | None]:
+    """Return whole gradients: none before they are reduced.
+
+    Zeros become None if the act should free them, or if no data used the parameter.
+    """
     if act == "accumulate":
         return {}
     found = replicas.whole(kept)
-    if act != "zero_grad":
-        return found
-    return {name: None if grad is None or not grad.any() else grad for name, grad in found.items()}
+    free = found if act == "zero_grad" else unused
+    return {name: None if name in free and (grad is None or not grad.any()) else grad for name, grad in found.items()}
 
 
 def _off_device(seen: _Seen, label: str, device: torch.device) -> Judged:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from gradconform.drive.watches import copy_of
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.reference.runtime import LOWER
-from gradconform.runtime import Batch, scale_auxiliary
+from gradconform.runtime import Batch, balance_experts, scale_auxiliary
 from gradconform.tolerance import Partials
 
 from .bfloat16_stages import lowered, name_of
 from .composition import Act, Composition
+from .experts import Router
 from .model import counts, loss_of, make_batch, make_stages, tied_names
 
 #: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.
@@ -29,12 +30,13 @@ Part = tuple[int, int, int]
 class Share:
     """The gradients of one micro-batch by full name: from the loss itself, and from the auxiliary losses.
 
-    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count.
+    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all.
     """
 
     loss: Mapping[str, Tensor]
     auxiliary: Mapping[str, Tensor]
     tokens: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ def run_plain(  # noqa: PLR0913 (the run and its place)
     given.
     """
     return _Run(composition, dtype, seed, device, wide, max_norms).result()
+
+
+def _routers(stages: Sequence[nn.Module]) -> list[Router]:
+    return [inner for stage in stages for inner in stage.modules() if isinstance(inner, Router)]
 
 
 class _Run:
@@ -140,6 +146,7 @@ class _Run:
                     if parameter.grad is not None:
                         parameter.sub_(LR * parameter.grad)
             self._spread()
+            self._balance()
         return Plain(
             act=act,
             losses=losses,
@@ -161,6 +168,14 @@ class _Run:
             for name, parameter in self._named(stages).items():
                 parameter.data.copy_(self.named[name].data)
 
+    def _balance(self) -> None:
+        """Update the biases of routers by the tokens of all replicas."""
+        every = [[one.counts.clone() for one in _routers(stages)] for stages in self.replicas]
+        totals = [torch.stack(counts).sum(0) for counts in zip(*every, strict=True)]
+        for stages in self.replicas:
+            waiting = iter(totals)
+            balance_experts(stages, lambda _, waiting=waiting: next(waiting))  # type: ignore[misc] # mypy knows no default of a lambda
+
     def _batch(self, number: int, replica: int) -> Batch:
         batch = make_batch(self.composition, number, replica, dtype=self.dtype, seed=self.seed)
         if not self.wide:
@@ -170,7 +185,8 @@ class _Run:
     def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """Return the weights of one micro-batch's losses in the loss of the step."""
         if self.composition.reduction == "tokens":
-            return 1.0 / sum(batch.tokens(counts) for batch in batches), 0.0
+            positions = sum(batch.positions() for batch in batches)
+            return 1.0 / sum(batch.tokens(counts) for batch in batches), 1.0 / positions
         mean = self.composition.reduction == "mean"
         weight = 1.0 / (len(batches) * self.composition.microbatches) if mean else 1.0
         return weight, weight
@@ -238,7 +254,7 @@ class _Run:
                 value.copy_(buffers[name])
         if tied:
             head.register_parameter(own_name, shared)
-        return Share(found[0], found[1], int(counts(chunk.target).sum()))
+        return Share(found[0], found[1], int(counts(chunk.target).sum()), chunk.x.numel())
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]
