@@ -65,6 +65,7 @@ class D9dRuntime:
         "layers": "plain checkpoint selective-checkpoint dropout batch-norm",
         "experts": "dense",
         "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> D9dSession:

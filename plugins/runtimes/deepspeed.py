@@ -45,6 +45,7 @@ class DeepSpeedRuntime:
         "layers": "plain checkpoint reentrant-checkpoint selective-checkpoint batch-norm",
         "experts": "dense",
         "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:

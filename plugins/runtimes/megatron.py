@@ -47,6 +47,7 @@ class MegatronRuntime:
         "steps": "one-step zeroed evaluated-first clipped unreduced",
         "experts": "dense",
         "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> MegatronSession:

@@ -28,6 +28,7 @@ PIPED: Mapping[str, str] = {
     "layers": "plain checkpoint selective-checkpoint batch-norm",
     "experts": "dense",
     "use": "always-used",
+    "context": "whole-sequences",
 }
 
 

@@ -37,6 +37,7 @@ class TorchRuntime:
         "steps": "one-step accumulated zeroed evaluated evaluated-first clipped",
         "experts": "dense",
         "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:
