@@ -25,6 +25,8 @@ Precision = Literal["unmixed", "autocast", "mixed"]
 TensorStyle = Literal["column", "row", "sequence", "vocabulary"]
 #: How the experts of a stage are divided over ranks; :class:`StepSpec` describes each.
 ExpertStyle = Literal["whole", "replicas", "tensor"]
+#: How sequences are divided over replicas; :class:`StepSpec` describes each.
+ContextStyle = Literal["whole", "halves", "zigzag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,13 @@ class StepSpec:
     ``tensor`` ranks, which all have the same tokens. A gradient of an expert covers its tokens of all replicas. Routers
     count tokens in each forward in train mode, and :func:`balance_experts` must follow each update.
 
+    ``context`` is how replicas share sequences, if these are not ``whole``: all replicas then train the same
+    micro-batches, and each batch has the replica's positions, :func:`own_positions`. ``attentions`` has the full names
+    of modules that receive queries, keys and values, (rows, positions, width), and attend to all earlier positions of
+    the whole sequence. ``loss`` is then a sum over tokens that ``counts`` counts. For a mean over micro-batches, the
+    loss of a micro-batch is its sum over all replicas divided by the number of its counted tokens. Each last rank
+    returns the losses of whole micro-batches.
+
     Data may decide that a parameter is used on some replicas only, or in some micro-batches. Its gradient is the same
     on each replica; if nothing used it, it is None or zeros.
 
@@ -142,6 +151,8 @@ class StepSpec:
     tensor_ranks: int = 1
     shared: Mapping[str, TensorStyle] = field(default_factory=dict)
     experts: Mapping[str, ExpertStyle] = field(default_factory=dict)
+    context: ContextStyle = "whole"
+    attentions: tuple[str, ...] = ()
     note: Callable[[str], None] = _unheard
 
     @property
@@ -252,6 +263,22 @@ class Runtime(Protocol):
         If no claim can express a limit, such as a schedule that refuses a number of micro-batches, raise
         :class:`~gradconform.adapter.UnsupportedError` on every rank.
         """
+
+
+def own_positions(style: ContextStyle, replica: int, replicas: int, length: int) -> list[int]:
+    """Return the positions of a replica in sequences of ``length``, which twice the number of replicas divides.
+
+    ``halves``: sequences are divided in as many equal parts as there are replicas. ``zigzag``: they are divided in
+    twice as many, of which each replica has one from the start and one from the end. Raises ``ValueError`` for other
+    lengths.
+    """
+    if length % (2 * replicas):
+        msg = f"expected a length that {2 * replicas} divides, got {length}"
+        raise ValueError(msg)
+    each = length // (2 * replicas)
+    parts = {"halves": (2 * replica, 2 * replica + 1), "zigzag": (replica, 2 * replicas - 1 - replica)}
+    chosen = parts[style] if style != "whole" else range(2 * replicas)
+    return [each * part + place for part in chosen for place in range(each)]
 
 
 def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:

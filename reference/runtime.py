@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, balance_experts, scale_auxiliary
 
-from .expert_parallel import ExpertSession
+from .context_parallel import ContextSession
 
 #: The most dimensions of a tensor passed between stages.
 _DIMENSIONS = 3
@@ -40,7 +40,7 @@ class PlainRuntime:
         return PlainSession(stages, spec)
 
 
-class PlainSession(ExpertSession):
+class PlainSession(ContextSession):
     """One rank. Each method below does one step of training, so that a fault overrides one of them."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
@@ -79,7 +79,8 @@ class PlainSession(ExpertSession):
         del chunk
         if self.spec.reduction == "tokens":
             return 1.0 / self.tokens(batch)
-        return 1.0 / (self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "mean" else 1.0
+        batches = self.spec.replicas if self.spec.context == "whole" else 1
+        return 1.0 / (self.spec.microbatches * batches) if self.spec.reduction == "mean" else 1.0
 
     def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
         """Return the weight of the auxiliary losses of a micro-batch."""
@@ -152,8 +153,11 @@ class PlainSession(ExpertSession):
             return self.reported_losses([self.forward(chunk)[1] for chunk in batch.split()])
 
     def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        """Return the losses on a last rank, None on others."""
-        return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
+        """Return the losses of whole micro-batches on a last rank, None on others."""
+        if not self.spec.is_last:
+            return None
+        own = [loss.detach() for loss in losses if loss is not None]
+        return own if self.spec.context == "whole" else list(map(self.over_replicas, own))
 
     def chunks(self, batch: Batch) -> list[Batch]:
         """Return the micro-batches."""

@@ -24,7 +24,7 @@ def handed_round(value: Tensor, ranks: Sequence[int], own: int, shapes: Sequence
     """Return the tensors of some ranks, in their order: each sends its own to all others; ``own`` is this one."""
     found = []
     for place, rank in enumerate(ranks):
-        shared = value.clone().contiguous() if place == own else value.new_empty(*shapes[place])
+        shared = value.clone().contiguous() if place == own else value.new_empty(tuple(shapes[place]))
         for other, taker in enumerate(ranks):
             if other != place and own == place:
                 dist.send(shared, taker)

@@ -50,6 +50,8 @@ class StepSums:
     microbatches: int
     reduction: str
     tensor_ranks: int = 1
+    #: Whether replicas have parts of the same micro-batches.
+    shares_microbatches: bool = False
 
 
 #: How near a divisor must be to a whole number.
@@ -207,25 +209,31 @@ def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     """Yield wrong means in place of the mean over all tokens or over micro-batches."""
-    of_step: dict[int, int] = {}
-    of_replica: dict[tuple[int, int], int] = {}
+    of_step: Counter[int] = Counter()
+    of_replica: Counter[tuple[int, int]] = Counter()
+    of_microbatch: Counter[tuple[int, int]] = Counter()
     for part in sums.parts:
-        of_step[part.step] = of_step.get(part.step, 0) + part.tokens
-        key = part.step, part.replica
-        of_replica[key] = of_replica.get(key, 0) + part.tokens
+        of_step[part.step] += part.tokens
+        of_replica[part.step, part.replica] += part.tokens
+        of_microbatch[part.step, part.mb] += part.tokens
     parts = float(sums.microbatches * sums.replicas)
     if sums.reduction == "tokens":
         # A count multiplies the weight, which is one divided by the number of all tokens.
         yield (
             Cause(Mistake.MEAN_OF_REPLICAS),
-            lambda part: (of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas, 0.0),
+            lambda part: (of_step[part.step] / max(1, of_replica[part.step, part.replica]) / sums.replicas, 1.0),
         )
-        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / part.tokens / parts, 0.0)
+        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / max(1, part.tokens) / parts, 1.0)
         for name, number in _numbers(sums).items():
             yield (
                 Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{name} in place of the number of tokens",)),
-                lambda part, number=number: (of_step[part.step] / number, 0.0),  # type: ignore[misc] # mypy knows no default of a lambda
+                lambda part, number=number: (of_step[part.step] / number, 1.0),  # type: ignore[misc] # mypy knows no default of a lambda
             )
+    elif sums.shares_microbatches and sums.reduction == "mean":
+        yield (
+            Cause(Mistake.MEAN_OF_REPLICAS),
+            lambda part: (of_microbatch[part.step, part.mb] / max(1, part.tokens) / sums.replicas, 1.0),
+        )
 
 
 def _of_auxiliary(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from gradconform.pipeline.training_step.attention import own_part
 from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.gathering import Part, part_of, put_together
 from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from gradconform.pipeline.training_step.composition import Composition
     from gradconform.runtime import StepSpec
 
-    BALANCES = BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = ROUNDED = SHARED = UNREDUCED = UNUSED = (
-        ZEROS
-    ) = False
+    BALANCES = BUFFERS = DIVIDED = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = ROUNDED = SHARED = UNREDUCED = (
+        UNUSED
+    ) = ZEROS = False
     SEED = 0
     LR = TOLERANCE = ROUNDING = 0.0
     DTYPE: torch.dtype
@@ -58,18 +59,18 @@ class Plain(ModuleSession):
     def __init__(self) -> None:
         super().__init__(make_stages(composition, dtype=DTYPE, seed=SEED), spec)
         if BUFFERS:
-            self.of_replicas = [copy(self.buffers()) for _ in range(composition.replicas)]
+            self.of_replicas = [copy(self.buffers()) for _ in range(composition.batches)]
 
     def step(self, batches: list[Batch]) -> list[Tensor]:
-        weight = 1.0 / (composition.replicas * composition.microbatches) if composition.reduction == "mean" else 1.0
+        weight = 1.0 / (composition.batches * composition.microbatches) if composition.reduction == "mean" else 1.0
         if composition.reduction == "tokens":
             weight = 1.0 / sum(batch.tokens(counts) for batch in batches)
         if composition.has_auxiliary:
             scale_auxiliary(self.modules.values(), self.auxiliary_weight(batches, weight))
         losses = [self.of_one(replica, batch, weight) for replica, batch in enumerate(batches)]
         if BUFFERS:
-            self.take_buffers(spec.replica)
-        return losses[spec.replica]
+            self.take_buffers(spec.replica % composition.batches)
+        return losses[spec.replica % composition.batches]
 
     def auxiliary_weight(self, batches: list[Batch], weight: float) -> float:
         return 1.0 / sum(one.positions() for one in batches) if composition.reduction == "tokens" else weight
@@ -97,7 +98,8 @@ class Plain(ModuleSession):
         value = chunk.x
         for stage in self.modules.values():
             value = stage(value, **chunk.kwargs)
-        return spec.loss(value, chunk.target)
+        loss = spec.loss(value, chunk.target)
+        return loss / counts(chunk.target).sum() if DIVIDED else loss
 
     def take_buffers(self, replica: int) -> None:
         for name, value in self.buffers().items():
@@ -163,9 +165,11 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
     held: dict[str, int] = {}
     for number, act in enumerate(composition.steps):
         batches = [
-            make_batch(composition, number, replica, dtype=DTYPE, seed=SEED) for replica in range(composition.replicas)
+            make_batch(composition, number, replica, dtype=DTYPE, seed=SEED) for replica in range(composition.batches)
         ]
-        batch = batches[spec.replica]
+        batch = batches[spec.replica % composition.batches]
+        if composition.context != "whole":
+            batch = own_part(batch, composition.context, spec.replica, composition.replicas)
         if not ON_CPU:
             batch = batch.map(lambda value: value.to(spec.device))
         if EVALUATES:

@@ -22,10 +22,10 @@ from gradconform.reference import walked_twice as split
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
-from . import experts, tensor_ranks
+from . import context, experts, tensor_ranks
 from .step_registry import STEP_VARIANTS, StepVariant, right
 
-__all__ = ["STEP_VARIANTS", "StepVariant", "experts", "tensor_ranks"]
+__all__ = ["STEP_VARIANTS", "StepVariant", "context", "experts", "tensor_ranks"]
 
 _Passed = dict[int, tuple[Tensor, Tensor]]
 

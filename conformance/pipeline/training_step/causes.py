@@ -99,6 +99,7 @@ class Causes:
             microbatches=self.composition.microbatches,
             reduction=self.composition.reduction,
             tensor_ranks=self.composition.tensor_ranks,
+            shares_microbatches=self.composition.context != "whole",
         )
 
     def _parts(self, name: str) -> Iterator[StepPart]:

@@ -16,7 +16,7 @@ from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.requirements.clause import Clause
-from gradconform.runtime import DataParallel, ExpertStyle, Precision, Reduction
+from gradconform.runtime import ContextStyle, DataParallel, ExpertStyle, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
@@ -57,11 +57,18 @@ class Composition:
     experts: Literal[ExpertStyle, ""] = ""
     routing: Routing = "even"
     use: Literal["", "replica", "microbatch", "step", "never"] = ""
+    context: ContextStyle = "whole"
+    counted: Literal["some", "all", "first-half"] = "some"
 
     @property
     def has_auxiliary(self) -> bool:
         """Return whether stages have losses of their own."""
         return self.auxiliary or bool(self.experts)
+
+    @property
+    def batches(self) -> int:
+        """Return the number of different batches of a step: one if replicas share its sequences."""
+        return 1 if self.context != "whole" else self.replicas
 
     @property
     def ranks(self) -> int:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from gradconform.runtime import Batch, ExpertStyle, TensorStyle
 from gradconform.trial.materials import stable_seed
 
+from .attention import Attention
 from .auxiliary import AuxiliaryLoss
 from .composition import Composition
 from .experts import Mixture, affinities
@@ -21,6 +22,8 @@ from .experts import Mixture, affinities
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 VOCABULARY, WIDTH, TOKENS = 13, 8, 5
+#: The number of tokens in a sequence that replicas share.
+SHARED_TOKENS = 8
 #: The target of a token that does not count.
 IGNORED = -100
 #: Rows of a micro-batch; if the last is ragged, all others have one more.
@@ -54,6 +57,7 @@ class Block(nn.Module):
         linear = Adapted if composition.weights == "frozen-layers" else nn.Linear
         norm = nn.BatchNorm1d if composition.layers == "batch-norm" else nn.LayerNorm
         self.norm, self.up, self.down = norm(WIDTH), linear(WIDTH, 2 * WIDTH), linear(2 * WIDTH, WIDTH)
+        self.attention = Attention(WIDTH) if composition.context != "whole" else None
         summed = composition.reduction == "tokens"
         self.mixture = (
             Mixture(WIDTH, summed=summed, dropping=composition.routing == "dropped") if composition.experts else None
@@ -69,6 +73,8 @@ class Block(nn.Module):
         self, x: Tensor, scale: Tensor | None, seeds: Tensor | None, affinity: Tensor | None, used: Tensor | None
     ) -> Tensor:
         """Return as many numbers as the input has."""
+        if self.attention is not None:
+            x = x + self.attention(x)
         if self.layers == "selective-checkpoint" and torch.is_grad_enabled():
             inner = checkpoint(self._inner, x, use_reentrant=False, context_fn=_outputs_of_linear_layers_kept)
         elif self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
@@ -182,6 +188,12 @@ def expert_layers(composition: Composition) -> dict[str, ExpertStyle]:
     return {f"{index}.block.mixture.experts": composition.experts for index in range(composition.stages)}
 
 
+def attention_layers(composition: Composition) -> tuple[str, ...]:
+    """Return the full names of modules that attend to sequences on several ranks."""
+    shares = composition.context != "whole"
+    return tuple(f"{index}.block.attention.inner" for index in range(composition.stages) if shares)
+
+
 def is_whole(parameter: str, shared: Mapping[str, TensorStyle]) -> bool:
     """Return whether each tensor rank has the whole parameter: unshared ones, a norm, a row layer's bias."""
     layer, _, name = parameter.rpartition(".")
@@ -229,17 +241,24 @@ def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) 
 
 
 def make_batch(composition: Composition, step: int, replica: int, *, dtype: torch.dtype, seed: int) -> Batch:
-    """Return a replica's batch of a step on the CPU: as many rows of tokens as the composition says."""
+    """Return a replica's batch of a step on the CPU: as many rows of tokens as the composition says.
+
+    If replicas share sequences, the batch of the first one is that of all.
+    """
     generator = torch.Generator().manual_seed(stable_seed(seed, "training step", "batch", step, replica))
     count = composition.microbatches
     rows = (ROWS + 1) * count - 1 if composition.ragged else ROWS * count
+    length = TOKENS if composition.context == "whole" else SHARED_TOKENS
 
     def tokens() -> Tensor:
-        return torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
+        return torch.randint(VOCABULARY, (rows, length), generator=generator)
 
     x, target = tokens(), tokens()
     # Different numbers of tokens count: in a row only its first, or all.
-    target[torch.rand((rows, TOKENS), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
+    if composition.counted != "all":
+        target[torch.rand((rows, length), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
+    if composition.counted == "first-half":
+        target[:, length // 2 :] = IGNORED
     target[:, 0] = x[:, 0]
     # Each step and each replica has another order; tokens after a sequence would count if they were run.
     lengths = [TOKENS - 2 * ((mb + step + replica) % 3) for mb in range(count)] if composition.lengths else []

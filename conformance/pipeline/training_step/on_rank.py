@@ -21,11 +21,13 @@ from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, Runti
 from gradconform.text.counts import count
 from gradconform.tolerance import Partials, floor_factor
 
+from .attention import own_part
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
 from .model import (
     CALLS,
+    attention_layers,
     compile_in_place,
     counts,
     expert_layers,
@@ -34,6 +36,7 @@ from .model import (
     make_stages,
     no_compiler,
     shared_layers,
+    summed_loss,
     tied_names,
 )
 from .oracle import LR, Plain, PlainRun, run_plain
@@ -128,7 +131,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         replica=place.rank // composition.tensor_ranks % composition.replicas,
         replicas=composition.replicas,
         microbatches=composition.microbatches,
-        loss=loss_of(composition),
+        loss=loss_of(composition) if composition.context == "whole" else summed_loss,
         counts=counts,
         reduction=composition.reduction,
         data_parallel=composition.data_parallel,
@@ -142,6 +145,8 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         tensor_ranks=composition.tensor_ranks,
         shared=shared_layers(composition),
         experts=expert_layers(composition),
+        context=composition.context,
+        attentions=attention_layers(composition),
         note=place.note,
     )
 
@@ -155,7 +160,10 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
     for number, act in enumerate(composition.steps):
         label = composition.labels[number]
         place.note(label)
-        batch = make_batch(composition, number, replicas.replica, dtype=place.dtype, seed=place.seed)
+        whole = replicas.replica % composition.batches
+        batch = make_batch(composition, number, whole, dtype=place.dtype, seed=place.seed)
+        if composition.context != "whole":
+            batch = own_part(batch, composition.context, replicas.replica, composition.replicas)
         batch = batch.map(lambda value: value.to(place.device))
         for stage in stages.values():
             stage.train(act != "evaluate")
