@@ -103,8 +103,8 @@ class StepSpec:
     bias counts once. A ``sequence`` norm is whole on each tensor rank and receives some rows of its input, along the
     first dimension. For ``vocabulary``, the rows of the weight are divided: of an Embedding, whose outputs are whole,
     and of the last Linear, from whose outputs the loss is computed. That loss is the cross entropy along the last
-    dimension over the tokens that ``counts`` counts: their mean, or their sum if ``reduction`` is not the mean. All
-    other layers are whole, and receive the same inputs as without tensor ranks.
+    dimension over the tokens that ``counts`` counts: their mean, or their sum if ``reduction`` is not the mean or
+    sequences are shared. All other layers are whole, and receive the same inputs as without tensor ranks.
 
     ``experts`` has the full names of modules with experts, and how these are divided. Each of their parameters stacks
     the experts of a stage along the first dimension. Such a module receives tokens sorted by expert, (tokens, width),
@@ -296,8 +296,9 @@ def balance_experts(modules: Iterable[nn.Module], total: Callable[[Tensor], Tens
     """
     for module in modules:
         for inner in module.modules():
-            if hasattr(inner, "update_bias"):
-                inner.update_bias(total(inner.counts))
+            router: Any = inner
+            if hasattr(router, "update_bias"):
+                router.update_bias(total(router.counts))
 
 
 class ModuleSession:

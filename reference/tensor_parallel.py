@@ -181,7 +181,8 @@ class TensorSession(ModuleSession):
         here, inside = self.known(right, split[0])
         of_target = self.summed(logits.gather(1, here[:, None])[:, 0] * inside)
         total = ((exponents.log() + most - of_target) * counted).sum()
-        return total / counted.sum() if self.spec.reduction == "mean" else total
+        is_mean = self.spec.reduction == "mean" and self.spec.context == "whole"
+        return total / counted.sum() if is_mean else total
 
     def largest(self, value: Tensor) -> Tensor:
         """Return the maximum over tensor ranks."""

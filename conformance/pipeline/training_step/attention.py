@@ -19,16 +19,17 @@ class CausalAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention with its projections."""
+    """Attention with its projections, after a norm: large scores would multiply roundings."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.inner = CausalAttention()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return as many numbers as the input (rows, positions, width) has."""
-        y: Tensor = self.out(self.inner(*self.qkv(x).chunk(3, -1)))
+        y: Tensor = self.out(self.inner(*self.qkv(self.norm(x)).chunk(3, -1)))
         return y
 
 

@@ -51,7 +51,7 @@ class Plain:
     losses: list[list[Tensor]]
     grads: Mapping[str, Tensor | None]
     params: Mapping[str, Tensor]
-    buffers: list[Mapping[str, Tensor]]
+    buffers: Sequence[Mapping[str, Tensor]]
     partials: Mapping[str, Partials]
     norm: Tensor | None = None
     max_norm: float = 0.0

@@ -194,7 +194,7 @@ class CapacityIgnored(PlainSession):
         for module in modules.values():
             for inner in module.modules():
                 if hasattr(inner, "dropping"):
-                    inner.dropping = False
+                    vars(inner)["dropping"] = False
 
 
 @fault("experts", "auxiliary_missing")
