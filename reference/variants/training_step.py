@@ -35,6 +35,9 @@ _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
 #: The claims of a runtime whose BatchNorm buffers depend on the number and order of its forwards.
 _WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint selective-checkpoint dropout"
 
+#: The claims of a runtime that reduces all parameters alike.
+_SAME_EXPERTS = "dense whole-experts"
+
 
 def __getattr__(name: str) -> StepVariant:
     """Return a variant by its name with underscores."""
@@ -201,7 +204,7 @@ class AddedInPlace(PlainSession):
             parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
 
-@right("plain", "ddp", "ddp-tokens")
+@right("plain", "ddp", "ddp-tokens", experts="dense")  # auxiliary losses have another divisor
 class DividedLast(PlainSession):
     """Counts every loss once, and divides the sum of all replicas at the end."""
 
@@ -246,7 +249,7 @@ class ReducedInFloat64(PlainSession):
         return super().over_replicas(value.double()).to(value.dtype)
 
 
-@right("ddp", "ddp-tokens")
+@right("ddp", "ddp-tokens", experts=_SAME_EXPERTS)
 class AveragedOverReplicas(PlainSession):
     """Divides each replica's gradients by its own share, and averages over replicas, as wrappers do."""
 
@@ -257,7 +260,7 @@ class AveragedOverReplicas(PlainSession):
         return super().over_replicas(value / self.spec.replicas)
 
 
-@right(*_REPLICAS)
+@right(*_REPLICAS, experts=_SAME_EXPERTS, use="always-used")
 class OneBucket(PlainSession):
     """Reduces all gradients in one buffer, of which they are views from then on."""
 
@@ -282,7 +285,7 @@ class _WithGroup(PlainSession):
         self.group = groups[spec.pipeline_rank]
 
 
-@right(*_REPLICAS)
+@right(*_REPLICAS, experts=_SAME_EXPERTS, use="always-used")
 class ReducedBehindTheBackward(_WithGroup):
     """Starts all reductions at once, and waits for them at the end of the step."""
 
@@ -297,7 +300,8 @@ class ReducedBehindTheBackward(_WithGroup):
                 work.wait()
 
 
-@right(*_REPLICAS, precision="unmixed autocast")  # in mixed precision the stored parameters receive no gradient
+# In mixed precision the stored parameters receive no gradient.
+@right(*_REPLICAS, precision="unmixed autocast", experts=_SAME_EXPERTS, use="always-used")
 class ReducedByHooks(PlainSession):
     """Reduces each gradient in the last micro-batch's backward, as soon as it is complete."""
 
