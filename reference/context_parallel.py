@@ -54,11 +54,11 @@ class ContextSession(ExpertSession):
 
     def own_gradient(self, grad: Tensor, own: slice) -> Tensor:
         """Return the sum over ranks of the gradient for this rank's positions."""
-        return torch.stack(self.of_replicas(grad)).sum(0)[:, own].clone()
+        return self.total(grad)[:, own].clone()
 
     def tokens_of(self, target: Tensor) -> Tensor:
         """Return how many tokens of a micro-batch count, on all ranks with a part of its sequences."""
-        return torch.stack(self.of_replicas(self.spec.counts(target).sum())).sum()
+        return self.total(self.spec.counts(target).sum())
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """Return this rank's share of the loss of a micro-batch."""

@@ -91,6 +91,10 @@ class ExpertSession(TensorSession):
         ranks = self.ranks(self.spec.pipeline_rank)
         return handed_round(value, ranks, self.spec.replica, [value.shape] * len(ranks))
 
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum over replicas of numbers that are no gradient."""
+        return torch.stack(self.of_replicas(value)).sum(0)
+
     def to_experts(self, tokens: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Return the tokens that all replicas send to this rank's experts; gradients return the same way."""
         return region(tokens, partial(self.exchanged, sent=sent, received=received),

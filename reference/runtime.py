@@ -157,7 +157,7 @@ class PlainSession(ContextSession):
         if not self.spec.is_last:
             return None
         own = [loss.detach() for loss in losses if loss is not None]
-        return own if self.spec.context == "whole" else list(map(self.over_replicas, own))
+        return own if self.spec.context == "whole" else list(map(self.total, own))
 
     def chunks(self, batch: Batch) -> list[Batch]:
         """Return the micro-batches."""
@@ -352,7 +352,7 @@ class PlainSession(ContextSession):
     def update(self, lr: float) -> None:
         """Make a step of SGD, and update the routers' biases by the tokens of all replicas."""
         super().update(lr)
-        balance_experts(self.modules.values(), self.over_replicas)
+        balance_experts(self.modules.values(), self.total)
 
     def own(self, grad: Tensor | None) -> Kept:
         """Return this replica's part of a gradient."""

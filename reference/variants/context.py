@@ -46,7 +46,7 @@ class KeysFromTheLastRank(PlainSession):
         return nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=seen)
 
 
-@right("context", "half-ignored", "ddp-tokens")
+@right("context", "half-ignored", "ddp-tokens", experts="dense")
 class DividedAfterReduction(PlainSession):
     """Divides gradients by the number of tokens after their reduction."""
 

@@ -25,11 +25,11 @@ class ExpertsGathered(PlainSession):
     """Gathers all experts on each replica, and sums their gradients over replicas, as ``fully_shard`` does."""
 
     def over_replica_experts(self, module: nn.Module, tokens: Tensor, counts: Tensor) -> Tensor:
-        gathered: Any = SimpleNamespace(**{name: self.gathered(one) for name, one in module.named_parameters()})
+        gathered: Any = SimpleNamespace(**{name: self.all_of(one) for name, one in module.named_parameters()})
         found: Tensor = type(module).forward(gathered, tokens, counts)
         return found
 
-    def gathered(self, parameter: Tensor) -> Tensor:
+    def all_of(self, parameter: Tensor) -> Tensor:
         """Return the experts of all replicas."""
         own = self.experts_of(self.spec.replica, len(parameter) * self.spec.replicas)
         return region(
@@ -82,7 +82,7 @@ class BiasBeforeParameters(PlainSession):
     """Updates the biases of routers before the step of SGD."""
 
     def update(self, lr: float) -> None:
-        balance_experts(self.modules.values(), self.over_replicas)
+        balance_experts(self.modules.values(), self.total)
         ModuleSession.update(self, lr)
 
 

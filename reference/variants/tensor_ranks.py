@@ -55,7 +55,7 @@ class LossOfAllLogits(PlainSession):
         return self.together(own.movedim(-1, 0).contiguous(), vocabulary).movedim(0, -1)
 
 
-@right("sequence clipped", "vocabulary clipped")
+@right("sequence clipped", "vocabulary clipped", experts="dense whole-experts experts-over-tensor-ranks")
 class WholeLayersCountOnFirst(PlainSession):
     """Counts layers that tensor ranks have whole in the norm of the first rank only."""
 

@@ -162,7 +162,15 @@ class _Checkpointed(nn.Module):
         return checkpoint(self.stage, value, use_reentrant=False, **kwargs)
 
 
-@right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
+@right(
+    "plain",
+    "gpipe-sum",
+    "auxiliary",
+    "low-rank-dropout",
+    layers=_WITHOUT_BATCH_NORM,
+    experts="dense",
+    context="whole-sequences",
+)
 class EverythingRecomputed(PlainSession):
     """Stores nothing of a stage's forward, and recomputes it in the backward."""
 
@@ -383,7 +391,7 @@ class _Rounded(nn.Module):
 # What an optimizer does.
 
 
-@right(*_CLIPPED)
+@right(*_CLIPPED, experts=_SAME_EXPERTS)
 class NormOfNorms(PlainSession):
     """Computes the norm of all gradients' norms, as ``torch.nn.utils.get_total_norm`` does."""
 
@@ -415,7 +423,7 @@ class ClippedInPlace(PlainSession):
         return norm
 
 
-@right(*_CLIPPED)
+@right(*_CLIPPED, experts="dense")
 class UpdatedByHand(PlainSession):
     """Subtracts the gradients from the parameters without an optimizer."""
 
