@@ -15,7 +15,7 @@ _SHARED = ("context", "mean-of-halves", "half-ignored", "halves clipped")
 
 @right(*_SHARED)
 class AttendedBlockByBlock(PlainSession):
-    """Attends to one rank's keys at a time, and joins the results by the logarithms of their sums, as a ring does."""
+    """Attends to the keys of one rank at a time, and joins the results as a ring does."""
 
     def attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         length, width = query.shape[1] * self.spec.replicas, query.shape[-1]
