@@ -13,7 +13,7 @@ from gradconform.reference.tensor_parallel import region
 
 from .step_registry import right
 
-_ALL = ("one-stage column-row", "one-stage sequence", "one-stage vocabulary")
+_ALL = ("one-stage dense column-row", "one-stage sequence", "one-stage vocabulary")
 
 
 @right(*_ALL)
