@@ -23,6 +23,10 @@ DataParallel = Literal["none", "ddp", "fsdp", "fsdp-kept", "hsdp"]
 Precision = Literal["unmixed", "autocast", "mixed"]
 #: How a layer is divided over tensor ranks; :class:`StepSpec` describes each.
 TensorStyle = Literal["column", "row", "sequence", "vocabulary"]
+#: How the experts of a stage are divided over ranks; :class:`StepSpec` describes each.
+ExpertStyle = Literal["whole", "replicas", "tensor"]
+#: How sequences are divided over replicas; :class:`StepSpec` describes each.
+ContextStyle = Literal["whole", "halves", "zigzag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,10 @@ class Batch:
         """Return how many tokens of the micro-batches ``counts`` counts."""
         return sum(int(counts(chunk.target).sum()) for chunk in self.split())
 
+    def positions(self) -> int:
+        """Return how many tokens of the micro-batches stages receive, counted in the loss or not."""
+        return sum(chunk.x.numel() for chunk in self.split())
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Return the batch with each of its tensors changed."""
         kwargs = {name: change(value) for name, value in self.kwargs.items()}
@@ -86,7 +94,8 @@ class StepSpec:
     ``tied`` has full names of parameters that are one weight, possibly on several ranks: the gradient of each is the
     sum over all of them, and they count once in the norm. Stages may have their own losses. If a submodule has
     ``auxiliary_scale``, the gradient of its loss enters the backward times that number, which is 1 unless set. Such a
-    loss counts in that of a step as the others do, by its mean or its sum over micro-batches.
+    loss counts in that of a step as the others do, by its mean or its sum over micro-batches. For ``tokens``, it is a
+    sum over all tokens of a micro-batch, and is divided by their number in the whole batch, :meth:`Batch.positions`.
 
     ``tensor_ranks`` share each stage: each receives the whole stage and the same batch, and must keep its part of the
     layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go unchanged into a
@@ -94,8 +103,25 @@ class StepSpec:
     bias counts once. A ``sequence`` norm is whole on each tensor rank and receives some rows of its input, along the
     first dimension. For ``vocabulary``, the rows of the weight are divided: of an Embedding, whose outputs are whole,
     and of the last Linear, from whose outputs the loss is computed. That loss is the cross entropy along the last
-    dimension over the tokens that ``counts`` counts: their mean, or their sum if ``reduction`` is not the mean. All
-    other layers are whole, and receive the same inputs as without tensor ranks.
+    dimension over the tokens that ``counts`` counts: their mean, or their sum if ``reduction`` is not the mean or
+    sequences are shared. All other layers are whole, and receive the same inputs as without tensor ranks.
+
+    ``experts`` has the full names of modules with experts, and how these are divided. Each of their parameters stacks
+    the experts of a stage along the first dimension. Such a module receives tokens sorted by expert, (tokens, width),
+    and the number of tokens of each expert, and returns outputs in the same order. Experts are ``whole`` on each rank,
+    or divided evenly over ``replicas``, each of which sends its tokens to the ranks of their experts, or over
+    ``tensor`` ranks, which all have the same tokens. A gradient of an expert covers its tokens of all replicas. Routers
+    count tokens in each forward in train mode, and :func:`balance_experts` must follow each update.
+
+    ``context`` is how replicas share sequences, if these are not ``whole``: all replicas then train the same
+    micro-batches, and each batch has the replica's positions, :func:`own_positions`. ``attentions`` has the full names
+    of modules that receive queries, keys and values, (rows, positions, width), and attend to all earlier positions of
+    the whole sequence. ``loss`` is then a sum over tokens that ``counts`` counts. For a mean over micro-batches, the
+    loss of a micro-batch is its sum over all replicas divided by the number of its counted tokens. Each last rank
+    returns the losses of whole micro-batches.
+
+    Data may decide that a parameter is used on some replicas only, or in some micro-batches. Its gradient is the same
+    on each replica; if nothing used it, it is None or zeros.
 
     ``precision`` is the precision of stages. ``unmixed``: all in ``dtype``. ``autocast``: stages and the loss under
     ``torch.autocast`` to bfloat16. ``mixed``: each stage receives its parameters and floating-point inputs rounded to
@@ -124,6 +150,9 @@ class StepSpec:
     tensor_rank: int = 0
     tensor_ranks: int = 1
     shared: Mapping[str, TensorStyle] = field(default_factory=dict)
+    experts: Mapping[str, ExpertStyle] = field(default_factory=dict)
+    context: ContextStyle = "whole"
+    attentions: tuple[str, ...] = ()
     note: Callable[[str], None] = _unheard
 
     @property
@@ -236,12 +265,40 @@ class Runtime(Protocol):
         """
 
 
+def own_positions(style: ContextStyle, replica: int, replicas: int, length: int) -> list[int]:
+    """Return the positions of a replica in sequences of ``length``, which twice the number of replicas divides.
+
+    ``halves``: sequences are divided in as many equal parts as there are replicas. ``zigzag``: they are divided in
+    twice as many, of which each replica has one from the start and one from the end. Raises ``ValueError`` for other
+    lengths.
+    """
+    if length % (2 * replicas):
+        msg = f"expected a length that {2 * replicas} divides, got {length}"
+        raise ValueError(msg)
+    each = length // (2 * replicas)
+    parts = {"halves": (2 * replica, 2 * replica + 1), "zigzag": (replica, 2 * replicas - 1 - replica)}
+    chosen = parts[style] if style != "whole" else range(2 * replicas)
+    return [each * part + place for part in chosen for place in range(each)]
+
+
 def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:
     """Multiply the gradients of the stages' auxiliary losses by ``scale``."""
     for module in modules:
         for inner in module.modules():
             if hasattr(inner, "auxiliary_scale"):
                 vars(inner)["auxiliary_scale"] = scale
+
+
+def balance_experts(modules: Iterable[nn.Module], total: Callable[[Tensor], Tensor]) -> None:
+    """Update the biases of the stages' routers, and clear their counts of tokens.
+
+    ``total`` returns the sum over replicas of a router's counts, int64, one per expert.
+    """
+    for module in modules:
+        for inner in module.modules():
+            router: Any = inner
+            if hasattr(router, "update_bias"):
+                router.update_bias(total(router.counts))
 
 
 class ModuleSession:

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, Shard, StepSpec, balance_experts, scale_auxiliary
 
-from .tensor_parallel import TensorSession, handed_round
+from .context_parallel import ContextSession
 
 #: The most dimensions of a tensor passed between stages.
 _DIMENSIONS = 3
@@ -40,7 +40,7 @@ class PlainRuntime:
         return PlainSession(stages, spec)
 
 
-class PlainSession(TensorSession):
+class PlainSession(ContextSession):
     """One rank. Each method below does one step of training, so that a fault overrides one of them."""
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
@@ -58,17 +58,19 @@ class PlainSession(TensorSession):
         """Return the rank of a stage of this replica and this tensor rank."""
         return self.ranks(self.owner[stage])[self.spec.replica]
 
-    def ranks(self, pipeline_rank: int) -> range:
-        """Return the ranks that have the same stages and the same part of them, replica by replica."""
-        each = self.spec.tensor_ranks
-        first = pipeline_rank * self.spec.replicas * each + self.spec.tensor_rank
-        return range(first, first + self.spec.replicas * each, each)
-
     # The weights of losses.
 
     def tokens(self, batch: Batch) -> float:
         """Return the number of tokens of the whole batch, that of all replicas."""
-        counted = torch.tensor(batch.tokens(self.spec.counts), dtype=torch.float64, device=self.spec.device)
+        return self.of_whole_batch(batch.tokens(self.spec.counts))
+
+    def positions(self, batch: Batch) -> float:
+        """Return the number of tokens of the whole batch, counted in the loss or not."""
+        return self.of_whole_batch(batch.positions())
+
+    def of_whole_batch(self, number: int) -> float:
+        """Return the sum of a replica's number over all replicas."""
+        counted = torch.tensor(number, dtype=torch.float64, device=self.spec.device)
         dist.all_reduce(counted)
         return float(counted) / len(self.spec.placement) / self.spec.tensor_ranks
 
@@ -77,11 +79,12 @@ class PlainSession(TensorSession):
         del chunk
         if self.spec.reduction == "tokens":
             return 1.0 / self.tokens(batch)
-        return 1.0 / (self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "mean" else 1.0
+        batches = self.spec.replicas if self.spec.context == "whole" else 1
+        return 1.0 / (self.spec.microbatches * batches) if self.spec.reduction == "mean" else 1.0
 
     def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
         """Return the weight of the auxiliary losses of a micro-batch."""
-        return self.weight(batch, chunk)
+        return 1.0 / self.positions(batch) if self.spec.reduction == "tokens" else self.weight(batch, chunk)
 
     # The precision of stages.
 
@@ -150,8 +153,11 @@ class PlainSession(TensorSession):
             return self.reported_losses([self.forward(chunk)[1] for chunk in batch.split()])
 
     def reported_losses(self, losses: list[Tensor | None]) -> list[Tensor] | None:
-        """Return the losses on a last rank, None on others."""
-        return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
+        """Return the losses of whole micro-batches on a last rank, None on others."""
+        if not self.spec.is_last:
+            return None
+        own = [loss.detach() for loss in losses if loss is not None]
+        return own if self.spec.context == "whole" else list(map(self.total, own))
 
     def chunks(self, batch: Batch) -> list[Batch]:
         """Return the micro-batches."""
@@ -254,18 +260,29 @@ class PlainSession(TensorSession):
 
     def reduce(self) -> None:
         """Sum a step's gradients over replicas, and over tensor ranks that each received a part of a layer's input."""
+        self.complete()
         for name, parameter in sorted(self.trained(), key=lambda one: one[0]):
             self.spec.note(f"reducing the gradient of {name}")
             if parameter.grad is not None:
-                parameter.grad = self.over_replicas(self.over_tensor_ranks(name, parameter.grad))
+                grad = self.over_tensor_ranks(name, parameter.grad)
+                parameter.grad = self.of_experts(name, grad) if name in self.divided else self.over_replicas(grad)
+
+    def complete(self) -> None:
+        """Give a parameter that only other replicas used a gradient of zeros."""
+        if self.spec.replicas == 1:
+            return
+        named = sorted(self.named("named_parameters"), key=lambda one: one[0])
+        used = torch.tensor([one.grad is not None for _, one in named], dtype=torch.int64, device=self.spec.device)
+        for (_, parameter), replicas in zip(named, torch.stack(self.of_replicas(used)).sum(0).tolist(), strict=True):
+            if replicas and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def over_replicas(self, value: Tensor) -> Tensor:
         """Return the sum of a tensor over replicas: each sends its own to all others."""
         if self.spec.replicas == 1:
             return value
-        ranks = self.ranks(self.spec.pipeline_rank)
         total = torch.zeros_like(value)
-        for shared in handed_round(value, ranks, self.spec.replica, [value.shape] * len(ranks)):
+        for shared in self.of_replicas(value):
             total += shared
         return total
 
@@ -300,7 +317,7 @@ class PlainSession(TensorSession):
         return [(name, parameter) for name, parameter in self.trained() if name not in self.spec.tied[1:]]
 
     def squares(self) -> float:
-        """Return the sum of squares of this rank's gradients, with its share of those that tensor ranks duplicate."""
+        """Return the sum of squares of this rank's gradients, with its share of those that other ranks hold too."""
         return sum(
             float(one.grad.double().square().sum()) / self.holders(name)
             for name, one in self.counted()
@@ -311,7 +328,7 @@ class PlainSession(TensorSession):
         """Return the norm of all gradients of the whole model."""
         square = torch.tensor(self.squares(), dtype=torch.float64)
         dist.all_reduce(square)
-        return math.sqrt(float(square) / self.spec.replicas)
+        return math.sqrt(float(square))
 
     def factor(self, max_norm: float, norm: float) -> float:
         """Return the factor that clips gradients."""
@@ -327,7 +344,15 @@ class PlainSession(TensorSession):
 
     def param_grads(self) -> dict[str, Kept]:
         """Return gradients: whole, or for sharded replicas the rows of each."""
-        return {name: self.part(name, self.own(one.grad)) for name, one in self.named("named_parameters")}
+        return {
+            name: self.part(name, one.grad if name in self.divided else self.own(one.grad))
+            for name, one in self.named("named_parameters")
+        }
+
+    def update(self, lr: float) -> None:
+        """Make a step of SGD, and update the routers' biases by the tokens of all replicas."""
+        super().update(lr)
+        balance_experts(self.modules.values(), self.total)
 
     def own(self, grad: Tensor | None) -> Kept:
         """Return this replica's part of a gradient."""

@@ -24,7 +24,7 @@ def handed_round(value: Tensor, ranks: Sequence[int], own: int, shapes: Sequence
     """Return the tensors of some ranks, in their order: each sends its own to all others; ``own`` is this one."""
     found = []
     for place, rank in enumerate(ranks):
-        shared = value.clone().contiguous() if place == own else value.new_empty(*shapes[place])
+        shared = value.clone().contiguous() if place == own else value.new_empty(tuple(shapes[place]))
         for other, taker in enumerate(ranks):
             if other != place and own == place:
                 dist.send(shared, taker)
@@ -181,7 +181,8 @@ class TensorSession(ModuleSession):
         here, inside = self.known(right, split[0])
         of_target = self.summed(logits.gather(1, here[:, None])[:, 0] * inside)
         total = ((exponents.log() + most - of_target) * counted).sum()
-        return total / counted.sum() if self.spec.reduction == "mean" else total
+        is_mean = self.spec.reduction == "mean" and self.spec.context == "whole"
+        return total / counted.sum() if is_mean else total
 
     def largest(self, value: Tensor) -> Tensor:
         """Return the maximum over tensor ranks."""

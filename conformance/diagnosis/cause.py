@@ -178,6 +178,10 @@ class Mistake(Enum):
     DIVIDED_BY_OTHER = "divided by {any_name}"
     AUXILIARY_MISSING = "the auxiliary losses are missing"
     AUXILIARY_SCALED = "the auxiliary losses are scaled by {c.factors[0]:.4g}: {any_name}"
+    AUXILIARY_OF_REPLICAS = "each replica's auxiliary losses are divided by its own token count instead of the total"
+    AUXILIARY_OF_MICROBATCHES = (
+        "the auxiliary losses are the mean of micro-batch means instead of the mean over all tokens"
+    )
     ONLY_AUXILIARY = "only the auxiliary losses: the loss of the last stage is missing"
     NORM_OF_REPLICAS = (
         "the norm counts each replica's gradients: it is the square root of {c.counts[0]} times too large"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +20,8 @@ class StepPart:
     """The gradient that one micro-batch of one replica adds to a parameter in one step, in float64, and its counts.
 
     ``loss`` is the gradient of the micro-batch's loss, ``auxiliary`` that of the auxiliary losses; None for none.
-    ``tokens`` is the number of counted tokens. ``own`` is false for the gradient of another use of a tied parameter.
+    ``tokens`` is the number of counted tokens, ``positions`` that of all. ``own`` is false for the gradient of another
+    use of a tied parameter.
     """
 
     step: int
@@ -30,6 +32,7 @@ class StepPart:
     weight: float
     auxiliary_weight: float
     tokens: int
+    positions: int
     own: bool = True
 
 
@@ -47,6 +50,8 @@ class StepSums:
     microbatches: int
     reduction: str
     tensor_ranks: int = 1
+    #: Whether replicas have parts of the same micro-batches.
+    shares_microbatches: bool = False
 
 
 #: How near a divisor must be to a whole number.
@@ -204,25 +209,31 @@ def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     """Yield wrong means in place of the mean over all tokens or over micro-batches."""
-    of_step: dict[int, int] = {}
-    of_replica: dict[tuple[int, int], int] = {}
+    of_step: Counter[int] = Counter()
+    of_replica: Counter[tuple[int, int]] = Counter()
+    of_microbatch: Counter[tuple[int, int]] = Counter()
     for part in sums.parts:
-        of_step[part.step] = of_step.get(part.step, 0) + part.tokens
-        key = part.step, part.replica
-        of_replica[key] = of_replica.get(key, 0) + part.tokens
+        of_step[part.step] += part.tokens
+        of_replica[part.step, part.replica] += part.tokens
+        of_microbatch[part.step, part.mb] += part.tokens
     parts = float(sums.microbatches * sums.replicas)
     if sums.reduction == "tokens":
         # A count multiplies the weight, which is one divided by the number of all tokens.
         yield (
             Cause(Mistake.MEAN_OF_REPLICAS),
-            lambda part: (of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas, 0.0),
+            lambda part: (of_step[part.step] / max(1, of_replica[part.step, part.replica]) / sums.replicas, 1.0),
         )
-        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / part.tokens / parts, 0.0)
+        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / max(1, part.tokens) / parts, 1.0)
         for name, number in _numbers(sums).items():
             yield (
                 Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{name} in place of the number of tokens",)),
-                lambda part, number=number: (of_step[part.step] / number, 0.0),  # type: ignore[misc] # mypy knows no default of a lambda
+                lambda part, number=number: (of_step[part.step] / number, 1.0),  # type: ignore[misc] # mypy knows no default of a lambda
             )
+    elif sums.shares_microbatches and sums.reduction == "mean":
+        yield (
+            Cause(Mistake.MEAN_OF_REPLICAS),
+            lambda part: (of_microbatch[part.step, part.mb] / max(1, part.tokens) / sums.replicas, 1.0),
+        )
 
 
 def _of_auxiliary(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
@@ -235,6 +246,40 @@ def _of_auxiliary(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         yield times, _times(1.0, number)
         parted = Cause(Mistake.AUXILIARY_SCALED, factors=(1.0 / number,), names=(f"divided by {name}",))
         yield parted, _times(1.0, 1.0 / number)
+    if sums.reduction == "tokens":
+        yield from _of_auxiliary_tokens(sums)
+
+
+def _of_auxiliary_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    """Yield wrong means of auxiliary losses in place of the mean over all tokens."""
+    of_step: Counter[int] = Counter()
+    of_replica: Counter[tuple[int, int]] = Counter()
+    tokens = positions = 0
+    for part in sums.parts:
+        of_step[part.step] += part.positions
+        of_replica[part.step, part.replica] += part.positions
+        if part.step == sums.step and part.own:
+            tokens, positions = tokens + part.tokens, positions + part.positions
+    if tokens:
+        name = "divided by the number of tokens that count in the loss"
+        other = Cause(Mistake.AUXILIARY_SCALED, factors=(positions / tokens,), names=(name,))
+        yield other, _by_tokens_of_loss(sums)
+    parts = float(sums.microbatches * sums.replicas)
+    yield (
+        Cause(Mistake.AUXILIARY_OF_REPLICAS),
+        lambda part: (1.0, of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas),
+    )
+    yield Cause(Mistake.AUXILIARY_OF_MICROBATCHES), lambda part: (1.0, of_step[part.step] / part.positions / parts)
+
+
+def _by_tokens_of_loss(sums: StepSums) -> _Counts:
+    """Return the counts if each step's auxiliary losses are divided by the tokens that count in its loss."""
+    tokens: Counter[int] = Counter()
+    positions: Counter[int] = Counter()
+    for part in sums.parts:
+        tokens[part.step] += part.tokens
+        positions[part.step] += part.positions
+    return lambda part: (1.0, positions[part.step] / tokens[part.step])
 
 
 def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
@@ -259,7 +304,7 @@ def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int)
 class Held:
     """How many copies of the gradients of a whole model exist: by replicas, tied names, and tensor ranks (``alike``).
 
-    ``stages`` has the stage of each name.
+    ``stages`` has the stage of each name. ``experts`` are the parameters whose experts are divided over replicas.
     """
 
     stages: Mapping[str, int]
@@ -267,17 +312,28 @@ class Held:
     tied: Sequence[str]
     tensor_ranks: int
     alike: Collection[str]
+    experts: Collection[str] = ()
 
 
 def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) -> Cause | None:
     """Return the likely cause of a wrong norm, from the squared norm of each parameter's gradient."""
-    stages, replicas, tied = held.stages, held.replicas, held.tied
-    counted = {name: square for name, square in squares.items() if name not in tied[1:]}
-    whole = sum(counted.values())
 
     def is_got(square: float) -> bool:
         return math.isclose(math.sqrt(max(square, 0.0)), got, rel_tol=64 * eps)
 
+    counted = {name: square for name, square in squares.items() if name not in held.tied[1:]}
+    return (
+        _of_copies(squares, counted, held, is_got)
+        or _of_experts(counted, held, is_got)
+        or _of_stages(counted, held, is_got)
+    )
+
+
+def _of_copies(
+    squares: Mapping[str, float], counted: Mapping[str, float], held: Held, is_got: Callable[[float], bool]
+) -> Cause | None:
+    """Return the cause of a norm that counts copies of a gradient."""
+    replicas, tied, whole = held.replicas, held.tied, sum(counted.values())
     if replicas > 1 and is_got(whole * replicas):
         return Cause(Mistake.NORM_OF_REPLICAS, counts=(replicas,))
     if tied and is_got(whole + sum(squares[name] for name in tied[1:])):
@@ -286,6 +342,23 @@ def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) ->
         again = (held.tensor_ranks - 1) * sum(square for name, square in counted.items() if name in held.alike)
         if is_got(whole + again):
             return Cause(Mistake.NORM_OF_TENSOR_RANKS, counts=(held.tensor_ranks,))
+    return None
+
+
+def _of_experts(counted: Mapping[str, float], held: Held, is_got: Callable[[float], bool]) -> Cause | None:
+    """Return the cause of a norm that leaves out experts of replicas, or counts all other parameters again."""
+    whole = sum(counted.values())
+    of_experts = sum(square for name, square in counted.items() if name in held.experts)
+    if of_experts and is_got(whole - of_experts):
+        return Cause(Mistake.NORM_LEAVES_OUT, names=("the experts",))
+    if of_experts and is_got(held.replicas * (whole - of_experts) + of_experts):
+        return Cause(Mistake.NORM_COUNTS_COPIES, counts=(held.replicas,))
+    return None
+
+
+def _of_stages(counted: Mapping[str, float], held: Held, is_got: Callable[[float], bool]) -> Cause | None:
+    """Return the cause of a norm of some stages only."""
+    stages, whole = held.stages, sum(counted.values())
     every = sorted(set(stages.values()))
     for some in (some for count in range(1, len(every)) for some in combinations(every, count)):
         own = sum(square for name, square in counted.items() if stages[name] in some)

@@ -22,11 +22,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from gradconform.pipeline.training_step.attention import own_part
 from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.gathering import Part, part_of, put_together
 from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
 from gradconform.pipeline.training_step.oracle import CLIPPED_TO
-from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, scale_auxiliary
+from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, balance_experts, scale_auxiliary
 
 from .comparison import copy, excerpt
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from gradconform.pipeline.training_step.composition import Composition
     from gradconform.runtime import StepSpec
 
-    BUFFERS = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = ROUNDED = SHARED = UNREDUCED = ZEROS = False
+    BALANCES = BUFFERS = DIVIDED = EVALUATES = GROWS = IN_PARTS = ON_CPU = REPLACED = ROUNDED = SHARED = UNREDUCED = (
+        UNUSED
+    ) = ZEROS = False
     SEED = 0
     LR = TOLERANCE = ROUNDING = 0.0
     DTYPE: torch.dtype
@@ -56,18 +59,21 @@ class Plain(ModuleSession):
     def __init__(self) -> None:
         super().__init__(make_stages(composition, dtype=DTYPE, seed=SEED), spec)
         if BUFFERS:
-            self.of_replicas = [copy(self.buffers()) for _ in range(composition.replicas)]
+            self.of_replicas = [copy(self.buffers()) for _ in range(composition.batches)]
 
     def step(self, batches: list[Batch]) -> list[Tensor]:
-        weight = 1.0 / (composition.replicas * composition.microbatches) if composition.reduction == "mean" else 1.0
+        weight = 1.0 / (composition.batches * composition.microbatches) if composition.reduction == "mean" else 1.0
         if composition.reduction == "tokens":
             weight = 1.0 / sum(batch.tokens(counts) for batch in batches)
-        if composition.auxiliary:
-            scale_auxiliary(self.modules.values(), weight)
+        if composition.has_auxiliary:
+            scale_auxiliary(self.modules.values(), self.auxiliary_weight(batches, weight))
         losses = [self.of_one(replica, batch, weight) for replica, batch in enumerate(batches)]
         if BUFFERS:
-            self.take_buffers(spec.replica)
-        return losses[spec.replica]
+            self.take_buffers(spec.replica % composition.batches)
+        return losses[spec.replica % composition.batches]
+
+    def auxiliary_weight(self, batches: list[Batch], weight: float) -> float:
+        return 1.0 / sum(one.positions() for one in batches) if composition.reduction == "tokens" else weight
 
     def accumulate(self, batches: list[Batch]) -> list[Tensor]:
         return self.step(batches)
@@ -92,11 +98,23 @@ class Plain(ModuleSession):
         value = chunk.x
         for stage in self.modules.values():
             value = stage(value, **chunk.kwargs)
-        return spec.loss(value, chunk.target)
+        loss = spec.loss(value, chunk.target)
+        return loss / counts(chunk.target).sum() if DIVIDED else loss
 
     def take_buffers(self, replica: int) -> None:
         for name, value in self.buffers().items():
             value.copy_(self.of_replicas[replica][name])
+
+    def update(self, lr: float) -> None:
+        super().update(lr)
+        if BALANCES:
+            routers = {name: value for name, value in self.buffers().items() if ".router." in name}
+            for name, value in routers.items():
+                if name.endswith(".counts"):
+                    value.copy_(sum(of_replica[name] for of_replica in self.of_replicas))
+            balance_experts(self.modules.values(), lambda counts: counts)
+            for of_replica in self.of_replicas:
+                of_replica.update(copy(routers))
 
     def clip(self, max_norm: float) -> float:
         trained = dict.fromkeys(one for _, one in self.named("named_parameters") if one.grad is not None)
@@ -147,9 +165,11 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
     held: dict[str, int] = {}
     for number, act in enumerate(composition.steps):
         batches = [
-            make_batch(composition, number, replica, dtype=DTYPE, seed=SEED) for replica in range(composition.replicas)
+            make_batch(composition, number, replica, dtype=DTYPE, seed=SEED) for replica in range(composition.batches)
         ]
-        batch = batches[spec.replica]
+        batch = batches[spec.replica % composition.batches]
+        if composition.context != "whole":
+            batch = own_part(batch, composition.context, spec.replica, composition.replicas)
         if not ON_CPU:
             batch = batch.map(lambda value: value.to(spec.device))
         if EVALUATES:
@@ -158,7 +178,7 @@ def behind_each_act(session: Any, stages: Mapping[int, nn.Module], norm: float =
         seen = ACTS[act](session, batches if isinstance(session, Plain) else batch, norm)
         if not UNREDUCED or act != "accumulate":
             grads = gathered(session.param_grads())
-            if ZEROS and act == "zero_grad":
+            if UNUSED or (ZEROS and act == "zero_grad"):
                 grads = {name: None if grad is None or not grad.any() else grad for name, grad in grads.items()}
             seen["the gradient of"] = grads
         seen["parameter"] = gathered(session.params())

@@ -37,10 +37,10 @@ from .torch_runtime import imports_of_torch, known_of_torch, session_of_torch, s
 
 #: The kit's modules that a script imports if it runs an adapter of a runtime.
 _INTERFACE = frozenset({"gradconform.runtime"})
-#: Methods that torch calls on a class; classes with one of them are imported.
-_CALLED = frozenset({"forward", "backward", "named"})
+#: Methods that torch or the interface calls on a class; classes with one of them are imported.
+_CALLED = frozenset({"forward", "backward", "named", "update_bias"})
 #: The expression for a batch's keyword arguments.
-_KEYWORDS = "dict(_keywords(composition, rows, generator, dtype))"
+_KEYWORDS = "dict(_keywords(composition, rows, replica, generator, dtype))"
 _IMPORTS = {
     "SimpleNamespace": "from types import SimpleNamespace",
     "StepSpec": "from gradconform.runtime import StepSpec",
@@ -149,7 +149,19 @@ class ReplayedStep:
             "self.auxiliary is None": not made.auxiliary,
             "scale is None": not made.keyword,
             "seeds is not None": made.layers == "dropout",
-            "BUFFERS": made.layers == "batch-norm" or made.hooked,
+            "self.attention is not None": made.context != "whole",
+            "DIVIDED": made.context != "whole" and made.reduction == "mean",
+            "composition.has_auxiliary": made.has_auxiliary,
+            "self.mixture is not None": bool(made.experts),
+            "self.occasional is not None": bool(made.use),
+            "used is not None": bool(made.use),
+            "self.dropping": made.routing == "dropped",
+            "self.summed": made.reduction == "tokens",
+            "summed": made.reduction == "tokens",
+            "routing": made.routing,
+            "composition.batches": made.batches,
+            "BALANCES": bool(made.experts) and "update" in made.steps,
+            "BUFFERS": made.layers == "batch-norm" or made.hooked or bool(made.experts),
             "EVALUATES": "evaluate" in made.steps,
             "GROWS": self._is_adapter and made.steps.count("train") > 1,
             "IN_PARTS": self._is_adapter or made.tensor_ranks > 1 or made.data_parallel.startswith(("fsdp", "hsdp")),
@@ -158,6 +170,7 @@ class ReplayedStep:
             "ROUNDED": made.precision != "unmixed",
             "SHARED": self._is_adapter or len(self._peers[0]) > 1,
             "UNREDUCED": "accumulate" in made.steps,
+            "UNUSED": bool(made.use),
             "ZEROS": self._is_adapter and "zero_grad" in made.steps,
             "tallied": made.auxiliary and made.precision == "mixed",
             "self.tally is not None": made.precision == "mixed",
@@ -169,7 +182,7 @@ class ReplayedStep:
         """Return the replacements of expressions, by their text."""
         made = self._composition
         # Batches without keyword arguments draw none.
-        none = {} if made.keyword or made.layers == "dropout" else {_KEYWORDS: "{}"}
+        none = {} if made.keyword or made.layers == "dropout" or made.experts else {_KEYWORDS: "{}"}
         return none if self._is_adapter else none | spelled_out(made)
 
     @property

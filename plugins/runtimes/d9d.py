@@ -63,6 +63,9 @@ class D9dRuntime:
         "weights": "all frozen-layers",
         # A checkpoint that re-enters refuses how its backward is run.
         "layers": "plain checkpoint selective-checkpoint dropout batch-norm",
+        "experts": "dense",
+        "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> D9dSession:
@@ -93,6 +96,7 @@ class D9dSession(ModuleSession):
         each = list(batch.split())
         if self.spec.reduction == "tokens":
             self._weight = 1.0 / batch.tokens(self.spec.counts)
+            scale_auxiliary(self.modules.values(), 1.0 / batch.positions())
         losses: dict[int, Tensor] = {}
 
         def loss_of(output: Tensor, number: int) -> Tensor:

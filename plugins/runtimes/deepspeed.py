@@ -43,6 +43,9 @@ class DeepSpeedRuntime:
         "precision": "unmixed",
         # Seeds of dropout are arguments.
         "layers": "plain checkpoint reentrant-checkpoint selective-checkpoint batch-norm",
+        "experts": "dense",
+        "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:
@@ -109,9 +112,10 @@ class DeepSpeedSession(ModuleSession):
     def step(self, batch: Batch) -> list[Tensor] | None:
         """Train a batch, and restore the gradients that the optimizer received."""
         if self.spec.reduction == "tokens":
-            tokens = torch.tensor(batch.tokens(self.spec.counts), device=self.spec.device)
+            tokens = torch.tensor([batch.tokens(self.spec.counts), batch.positions()], device=self.spec.device)
             dist.all_reduce(tokens, group=self.engine.grid.get_data_parallel_group())
-            self._weight = self._weight_of(float(tokens))
+            self._weight = self._weight_of(float(tokens[0]))
+            scale_auxiliary(self.modules.values(), self._weight_of(float(tokens[1])) / self.spec.microbatches)
         self.engine.train_batch(self._loaded(batch))
         for parameter, grad in self.optimizer.given.items():
             parameter.grad = grad

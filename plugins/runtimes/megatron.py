@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError, needed
@@ -44,6 +45,9 @@ class MegatronRuntime:
         "precision": "unmixed",
         # zero_grad_buffer "needs to be called at the beginning of each training iteration".
         "steps": "one-step zeroed evaluated-first clipped unreduced",
+        "experts": "dense",
+        "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> MegatronSession:
@@ -110,6 +114,11 @@ class MegatronSession(ModuleSession):
 
     def _run(self, batch: Batch, *, forward_only: bool) -> list[Tensor] | None:
         run = get_forward_backward_func()
+        if self.spec.reduction == "tokens":
+            # Later, all gradients are divided by the tokens of the loss.
+            tokens = torch.tensor([batch.tokens(self.spec.counts), batch.positions()], device=self.spec.device)
+            dist.all_reduce(tokens, group=parallel_state.get_data_parallel_group())
+            scale_auxiliary(self.modules.values(), float(tokens[0] / tokens[1]))
         with _on(self.spec.device):
             results = run(
                 forward_step_func=self._forward_step,

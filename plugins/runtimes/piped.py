@@ -26,6 +26,9 @@ PIPED: Mapping[str, str] = {
     # Seeds of dropout are keyword arguments, and DistributedDataParallel refuses a checkpoint that re-enters for each
     # chunk: "Expected to mark a variable ready only once".
     "layers": "plain checkpoint selective-checkpoint batch-norm",
+    "experts": "dense",
+    "use": "always-used",
+    "context": "whole-sequences",
 }
 
 
@@ -49,11 +52,13 @@ class PipedSession(ModuleSession):
 
     def step(self, batch: Batch) -> list[Tensor]:
         """Call the pipe with the whole batch, and run autograd on the loss of its outputs."""
-        tokens = self.spec.counts(batch.target).sum() if self.spec.reduction == "tokens" else torch.ones(())
+        tokens = torch.ones(2)
         if self.spec.reduction == "tokens":
+            tokens = torch.tensor([batch.tokens(self.spec.counts), batch.positions()], device=self.spec.device)
             dist.all_reduce(tokens)
+            scale_auxiliary([self.model], self._weight(float(tokens[1])))
         losses = self._losses(batch)
-        (torch.stack(losses).sum() * self._weight(float(tokens))).backward()
+        (torch.stack(losses).sum() * self._weight(float(tokens[0]))).backward()
         return [loss.detach() for loss in losses]
 
     def accumulate(self, batch: Batch) -> list[Tensor]:

@@ -35,6 +35,9 @@ class TorchRuntime:
         "rows": "even",
         "weights": "all frozen-stage frozen-layers",
         "steps": "one-step accumulated zeroed evaluated evaluated-first clipped",
+        "experts": "dense",
+        "use": "always-used",
+        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:
@@ -94,10 +97,11 @@ class TorchSession(ModuleSession):
     def _run(self, run: Callable[..., Any], batch: Batch) -> list[Tensor] | None:
         spec = self.spec
         if spec.reduction == "tokens":
-            tokens = spec.counts(batch.target).sum()
+            tokens = torch.stack([spec.counts(batch.target).sum(), torch.tensor(batch.positions(), device=spec.device)])
             for group in self.replicas.get_all_groups():
                 dist.all_reduce(tokens, group=group)
-            self._factor = self._times / float(tokens)
+            self._factor = self._times / float(tokens[0])
+            scale_auxiliary(self.modules.values(), self._times / float(tokens[1]))
         losses: list[Tensor] = []
         # Around the whole schedule, as in torchtitan: only the schedule knows where a forward begins.
         with torch.autocast(spec.device.type, torch.bfloat16, enabled=spec.precision == "autocast"):

@@ -13,7 +13,7 @@ from gradconform.reference.tensor_parallel import region
 
 from .step_registry import right
 
-_ALL = ("one-stage column-row", "one-stage sequence", "one-stage vocabulary")
+_ALL = ("one-stage dense column-row", "one-stage sequence", "one-stage vocabulary")
 
 
 @right(*_ALL)
@@ -55,7 +55,7 @@ class LossOfAllLogits(PlainSession):
         return self.together(own.movedim(-1, 0).contiguous(), vocabulary).movedim(0, -1)
 
 
-@right("sequence clipped", "vocabulary clipped")
+@right("sequence clipped", "vocabulary clipped", experts="dense whole-experts experts-over-tensor-ranks")
 class WholeLayersCountOnFirst(PlainSession):
     """Counts layers that tensor ranks have whole in the norm of the first rank only."""
 
@@ -65,7 +65,7 @@ class WholeLayersCountOnFirst(PlainSession):
 
     def holders(self, name: str) -> int:
         del name
-        return 1
+        return self.spec.replicas
 
 
 @right(*_ALL)

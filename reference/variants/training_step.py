@@ -22,10 +22,10 @@ from gradconform.reference import walked_twice as split
 from gradconform.reference.runtime import LOWER, PlainSession
 from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
 
-from . import tensor_ranks
+from . import context, experts, tensor_ranks
 from .step_registry import STEP_VARIANTS, StepVariant, right
 
-__all__ = ["STEP_VARIANTS", "StepVariant", "tensor_ranks"]
+__all__ = ["STEP_VARIANTS", "StepVariant", "context", "experts", "tensor_ranks"]
 
 _Passed = dict[int, tuple[Tensor, Tensor]]
 
@@ -34,6 +34,9 @@ _REPLICAS = ("ddp", "ddp-tokens", "fsdp-accumulated", "ddp-unreduced")
 _CLIPPED = ("zero-bubble-clipped", "tied-clipped")
 #: The claims of a runtime whose BatchNorm buffers depend on the number and order of its forwards.
 _WITHOUT_BATCH_NORM = "plain checkpoint reentrant-checkpoint selective-checkpoint dropout"
+
+#: The claims of a runtime that reduces all parameters alike.
+_SAME_EXPERTS = "dense whole-experts"
 
 
 def __getattr__(name: str) -> StepVariant:
@@ -159,7 +162,15 @@ class _Checkpointed(nn.Module):
         return checkpoint(self.stage, value, use_reentrant=False, **kwargs)
 
 
-@right("plain", "gpipe-sum", "auxiliary", "low-rank-dropout", layers=_WITHOUT_BATCH_NORM)
+@right(
+    "plain",
+    "gpipe-sum",
+    "auxiliary",
+    "low-rank-dropout",
+    layers=_WITHOUT_BATCH_NORM,
+    experts="dense",
+    context="whole-sequences",
+)
 class EverythingRecomputed(PlainSession):
     """Stores nothing of a stage's forward, and recomputes it in the backward."""
 
@@ -201,7 +212,7 @@ class AddedInPlace(PlainSession):
             parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
 
-@right("plain", "ddp", "ddp-tokens")
+@right("plain", "ddp", "ddp-tokens", experts="dense")  # auxiliary losses have another divisor
 class DividedLast(PlainSession):
     """Counts every loss once, and divides the sum of all replicas at the end."""
 
@@ -246,7 +257,7 @@ class ReducedInFloat64(PlainSession):
         return super().over_replicas(value.double()).to(value.dtype)
 
 
-@right("ddp", "ddp-tokens")
+@right("ddp", "ddp-tokens", experts=_SAME_EXPERTS)
 class AveragedOverReplicas(PlainSession):
     """Divides each replica's gradients by its own share, and averages over replicas, as wrappers do."""
 
@@ -257,7 +268,7 @@ class AveragedOverReplicas(PlainSession):
         return super().over_replicas(value / self.spec.replicas)
 
 
-@right(*_REPLICAS)
+@right(*_REPLICAS, experts=_SAME_EXPERTS, use="always-used")
 class OneBucket(PlainSession):
     """Reduces all gradients in one buffer, of which they are views from then on."""
 
@@ -282,7 +293,7 @@ class _WithGroup(PlainSession):
         self.group = groups[spec.pipeline_rank]
 
 
-@right(*_REPLICAS)
+@right(*_REPLICAS, experts=_SAME_EXPERTS, use="always-used")
 class ReducedBehindTheBackward(_WithGroup):
     """Starts all reductions at once, and waits for them at the end of the step."""
 
@@ -297,7 +308,8 @@ class ReducedBehindTheBackward(_WithGroup):
                 work.wait()
 
 
-@right(*_REPLICAS, precision="unmixed autocast")  # in mixed precision the stored parameters receive no gradient
+# In mixed precision the stored parameters receive no gradient.
+@right(*_REPLICAS, precision="unmixed autocast", experts=_SAME_EXPERTS, use="always-used")
 class ReducedByHooks(PlainSession):
     """Reduces each gradient in the last micro-batch's backward, as soon as it is complete."""
 
@@ -379,13 +391,13 @@ class _Rounded(nn.Module):
 # What an optimizer does.
 
 
-@right(*_CLIPPED)
+@right(*_CLIPPED, experts=_SAME_EXPERTS)
 class NormOfNorms(PlainSession):
     """Computes the norm of all gradients' norms, as ``torch.nn.utils.get_total_norm`` does."""
 
     def squares(self) -> float:
         grads = [one.grad for _, one in self.counted() if one.grad is not None]
-        return float(get_total_norm(grads)) ** 2 if grads else 0.0
+        return float(get_total_norm(grads)) ** 2 / self.spec.replicas if grads else 0.0
 
 
 @right(*_CLIPPED)
@@ -396,7 +408,7 @@ class NormByNeighbours(PlainSession):
         own = torch.tensor(self.squares(), dtype=torch.float64)
         squares = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(squares, own)
-        return math.sqrt(sum(sorted(map(float, squares), reverse=True)) / self.spec.replicas)
+        return math.sqrt(sum(sorted(map(float, squares), reverse=True)))
 
 
 @right(*_CLIPPED)
@@ -411,7 +423,7 @@ class ClippedInPlace(PlainSession):
         return norm
 
 
-@right(*_CLIPPED)
+@right(*_CLIPPED, experts="dense")
 class UpdatedByHand(PlainSession):
     """Subtracts the gradients from the parameters without an optimizer."""
 

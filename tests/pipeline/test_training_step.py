@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,19 +23,31 @@ from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.schedule import of_rows
 from gradconform.pipeline.exchange import Job
 from gradconform.pipeline.training_step import model, on_rank
+from gradconform.pipeline.training_step.attention import own_part
 from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.composition import (
     ROWS,
     Composition,
+    Routing,
     step_cases,
     unclaimed_values,
     with_what_is_new,
 )
 from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
-from gradconform.pipeline.training_step.model import CALLS, counts, make_batch, make_stages, summed_loss, tied_names
+from gradconform.pipeline.training_step.experts import Mixture, Router, affinities
+from gradconform.pipeline.training_step.model import (
+    CALLS,
+    TOKENS,
+    WIDTH,
+    counts,
+    make_batch,
+    make_stages,
+    summed_loss,
+    tied_names,
+)
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
 from gradconform.pipeline.training_step.oracle import PlainRun, run_plain
-from gradconform.runtime import Batch
+from gradconform.runtime import Batch, own_positions
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
 COUNTS_INFERENCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
@@ -68,7 +81,7 @@ def test_the_rows_of_the_file_are_complete_and_unchanged_by_new_dimensions() -> 
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
     # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
-    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14), (151, 14)):
+    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14), (151, 14), (165, 14)):
         before = [row[:dimensions] for row in frozen[:count]]
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
@@ -201,7 +214,7 @@ def test_a_mean_over_tokens_has_the_gradients_of_one_whole_batch_backward() -> N
 
 
 def test_micro_batch_contributions_add_up_to_the_gradients() -> None:
-    for name in ("auxiliary", "tied", "tokens"):
+    for name in ("auxiliary", "tied", "tokens", "experts-over-replicas", "zigzag", "half-ignored"):
         case = next(
             case
             for case in CASES.values()
@@ -221,6 +234,87 @@ def test_micro_batch_contributions_add_up_to_the_gradients() -> None:
             assert (grad is None) == (not parts), (case.id, parameter)
             if grad is not None:
                 torch.testing.assert_close(sum(parts), grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("routing", "found"),
+    [("even", {5}), ("idle-rank", {0, 10}), ("idle-expert", {0}), ("uneven", set()), ("dropped", set())],
+)
+def test_experts_get_the_tokens_that_their_routing_says(routing: Routing, found: set[int]) -> None:
+    for replica in range(2):
+        drawn = affinities(routing, 2, TOKENS, replica, torch.Generator().manual_seed(3))
+        chosen = drawn.flatten(0, 1).topk(2).indices
+        counts = chosen.flatten().bincount(minlength=4).tolist()
+        assert sum(counts) == 2 * 2 * TOKENS
+        assert found <= set(counts)
+        assert found or counts.index(max(counts)) == replica
+
+
+def test_a_bias_changes_choices_without_a_tie() -> None:
+    router = Router(WIDTH, summed=False)
+    router.update_bias(torch.tensor([9, 1, 5, 5]))
+    assert router.bias.tolist() == [-0.5, 0.5, 0.0, 0.0]
+    sums = torch.arange(4) * 0.625 + torch.arange(-4, 5)[:, None] * 0.5
+    assert len(sums.unique()) == sums.numel()
+    assert torch.equal(sums.bfloat16().double(), sums.double())
+    tokens, affinity = torch.randn(1, WIDTH), torch.tensor([[1.25, 0.625, 1.875, 0.0]])
+    assert router(tokens, affinity)[2].sort().values.tolist() == [[1, 2]]
+    assert router.counts.tolist() == [0, 1, 1, 0]
+
+
+def test_dropped_tokens_are_the_last_of_an_expert() -> None:
+    mixture = Mixture(WIDTH, summed=False, dropping=True)
+    stand_in = torch.zeros(1, 5, 4)
+    stand_in[..., :2] = 1.0
+    for parameter in mixture.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(1, 5, WIDTH)
+    shared = mixture.shared(x)
+    routed = (mixture(x, stand_in) - shared).abs().sum(-1)[0]
+    assert (routed > 1e-4).tolist() == [True, True, True, False, False]
+
+
+def test_positions_of_replicas_divide_a_sequence() -> None:
+    assert [own_positions("halves", replica, 2, 8) for replica in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [own_positions("zigzag", replica, 2, 8) for replica in range(2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    assert own_positions("whole", 1, 2, 8) == list(range(8))
+    with pytest.raises(ValueError, match="expected a length that 4 divides, got 6"):
+        own_positions("halves", 0, 2, 6)
+
+
+@pytest.mark.parametrize(("check", "equal"), [("step.context", False), ("step.half-ignored", False)])
+def test_shared_sequences_have_other_numbers_of_counted_tokens_on_each_replica(check: str, equal: bool) -> None:  # noqa: FBT001 (a parameter)
+    one = CASES[check].composition
+    batch = make_batch(one, 0, 0, dtype=torch.float32, seed=20)
+    parts = [own_part(batch, one.context, replica, one.replicas) for replica in range(one.replicas)]
+    assert sum(part.tokens(counts) for part in parts) == batch.tokens(counts)
+    assert sum(part.positions() for part in parts) == batch.positions()
+    assert (parts[0].tokens(counts) == parts[1].tokens(counts)) is equal
+    assert (parts[1].tokens(counts) == 0) is (check == "step.half-ignored")
+
+
+def test_data_decide_where_a_layer_is_used() -> None:
+    found = {}
+    for use in ("replica", "microbatch", "step", "never"):
+        one = Composition(replicas=2, use=use, microbatches=2)
+        found[use] = [
+            [bool(chunk.kwargs["used"][0]) for chunk in make_batch(one, *at, dtype=torch.float32, seed=1).split()]
+            for at in ((0, 0), (0, 1), (1, 0))
+        ]
+    assert found == {
+        "replica": [[True, True], [False, False], [True, True]],
+        "microbatch": [[True, False]] * 3,
+        "step": [[True, True], [True, True], [False, False]],
+        "never": [[False, False]] * 3,
+    }
+
+
+def test_an_unused_gradient_may_be_zeros_and_no_other() -> None:
+    zeros, ones = torch.zeros(2), torch.ones(2)
+    kept = {"0.unused": zeros, "0.wrong": ones, "0.used": zeros}
+    replicas = SimpleNamespace(whole=dict)
+    found = on_rank._grads("train", replicas, kept, {"0.unused", "0.wrong"})  # type: ignore[arg-type] # what it calls
+    assert (found["0.unused"], found["0.wrong"] is ones, found["0.used"] is zeros) == (None, True, True)
 
 
 def test_buffers_are_equal_with_and_without_recording() -> None:

@@ -22,7 +22,7 @@ from gradconform.judge.values import Explain
 from gradconform.results import Sort
 
 from .composition import Composition
-from .model import is_whole, shared_layers, tied_names
+from .model import expert_layers, is_whole, shared_layers, tied_names
 from .oracle import Plain, PlainRun
 
 #: A norm is returned in float32 precision at best.
@@ -71,13 +71,18 @@ class Causes:
         if got is None or before is None:
             return None
         squares = {name: float((grad * grad).sum()) for name, grad in before.grads.items() if grad is not None}
-        shared = shared_layers(self.composition)
+        shared, experts = shared_layers(self.composition), expert_layers(self.composition)
+        of_replicas, of_tensor_ranks = (
+            {name for name in squares if experts.get(name.rpartition(".")[0]) == style}
+            for style in ("replicas", "tensor")
+        )
         held = Held(
             stages={name: int(name.partition(".")[0]) for name in squares},
             replicas=self.composition.replicas,
             tied=tied_names(self.composition),
             tensor_ranks=self.composition.tensor_ranks,
-            alike={name for name in squares if is_whole(name, shared)},
+            alike={name for name in squares if is_whole(name, shared)} - of_tensor_ranks,
+            experts=of_replicas,
         )
         return of_norm(squares, held, float(got), _EPS)
 
@@ -94,6 +99,7 @@ class Causes:
             microbatches=self.composition.microbatches,
             reduction=self.composition.reduction,
             tensor_ranks=self.composition.tensor_ranks,
+            shares_microbatches=self.composition.context != "whole",
         )
 
     def _parts(self, name: str) -> Iterator[StepPart]:
@@ -110,9 +116,10 @@ class Causes:
                     replica=replica,
                     mb=mb,
                     loss=share.loss.get(use),
-                    auxiliary=share.auxiliary.get(use) if self.composition.auxiliary else None,
+                    auxiliary=share.auxiliary.get(use) if self.composition.has_auxiliary else None,
                     weight=weight,
                     auxiliary_weight=auxiliary,
                     tokens=share.tokens,
+                    positions=share.positions,
                     own=use == name,
                 )

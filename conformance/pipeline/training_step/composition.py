@@ -16,12 +16,14 @@ from gradconform.covering.space import Space, Words
 from gradconform.fixtures.schedules.from_torch import of_torch
 from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.requirements.clause import Clause
-from gradconform.runtime import DataParallel, Precision, Reduction
+from gradconform.runtime import ContextStyle, DataParallel, ExpertStyle, Precision, Reduction
 
 from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
 
 #: The acts of a training step, in sequence; a rank is judged after each of them.
 Act = Literal["train", "accumulate", "evaluate", "zero_grad", "clip", "update"]
+#: How tokens are routed to experts.
+Routing = Literal["even", "uneven", "idle-rank", "idle-expert", "dropped"]
 
 #: The rows that contain every pair of values, frozen in a file: for two ranks or four.
 ROWS = Path(__file__).with_name("rows.json")
@@ -52,6 +54,21 @@ class Composition:
     tensor_parallel: Literal["whole-layers", "column-row", "sequence", "vocabulary"] = "whole-layers"
     precision: Precision = "unmixed"
     compiled: Literal["", "aot_eager", "inductor"] = ""
+    experts: Literal[ExpertStyle, ""] = ""
+    routing: Routing = "even"
+    use: Literal["", "replica", "microbatch", "step", "never"] = ""
+    context: ContextStyle = "whole"
+    counted: Literal["some", "all", "first-half"] = "some"
+
+    @property
+    def has_auxiliary(self) -> bool:
+        """Return whether stages have losses of their own."""
+        return self.auxiliary or bool(self.experts)
+
+    @property
+    def batches(self) -> int:
+        """Return the number of different batches of a step: one if replicas share its sequences."""
+        return 1 if self.context != "whole" else self.replicas
 
     @property
     def ranks(self) -> int:

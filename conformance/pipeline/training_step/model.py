@@ -11,14 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from gradconform.runtime import Batch, TensorStyle
+from gradconform.runtime import Batch, ExpertStyle, TensorStyle
 from gradconform.trial.materials import stable_seed
 
+from .attention import Attention
+from .auxiliary import AuxiliaryLoss
 from .composition import Composition
+from .experts import Mixture, affinities
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 VOCABULARY, WIDTH, TOKENS = 13, 8, 5
+#: The number of tokens in a sequence that replicas share.
+SHARED_TOKENS = 8
 #: The target of a token that does not count.
 IGNORED = -100
 #: Rows of a micro-batch; if the last is ragged, all others have one more.
@@ -27,46 +32,6 @@ _DROPPED = 0.25
 _RANK = 2
 #: The buffer that counts the calls of a hook on a stage's input.
 CALLS = "calls.count"
-#: A number that bfloat16 represents exactly, although it cannot represent three times that number.
-_TALLIED = 1.0 + 2.0**-7
-
-
-class _Add(torch.autograd.Function):
-    """Returns its input, and adds a separate loss to the backward there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
-        ctx.scale, ctx.like = scale, (loss.dtype, loss.device)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        dtype, device = ctx.like
-        return grads[0], torch.full((), ctx.scale, dtype=dtype, device=device), None
-
-
-class AuxiliaryLoss(nn.Module):
-    """A loss inside an inner stage, as in a mixture of experts: how evenly a gate distributes tokens.
-
-    Its gradient enters the backward there, times ``auxiliary_scale``, which a runtime must set.
-    """
-
-    auxiliary_scale: float = 1.0
-
-    def __init__(self, *, tallied: bool) -> None:
-        """Create the gate; ``tallied`` adds a parameter whose gradients reveal a sum in less than float32."""
-        super().__init__()
-        self.gate = nn.Linear(WIDTH, 3, bias=False)
-        self.tally = nn.Parameter(torch.zeros(2)) if tallied else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x``, with the loss attached."""
-        share = torch.softmax(self.gate(x), -1).flatten(0, -2).mean(0)
-        loss = share.square().sum()
-        if self.tally is not None:
-            loss = loss + _TALLIED * self.tally.sum()
-        added: Tensor = _Add.apply(x, loss, self.auxiliary_scale)  # type: ignore[no-untyped-call] # so is torch's
-        return added
 
 
 class Adapted(nn.Module):
@@ -92,10 +57,24 @@ class Block(nn.Module):
         linear = Adapted if composition.weights == "frozen-layers" else nn.Linear
         norm = nn.BatchNorm1d if composition.layers == "batch-norm" else nn.LayerNorm
         self.norm, self.up, self.down = norm(WIDTH), linear(WIDTH, 2 * WIDTH), linear(2 * WIDTH, WIDTH)
-        self.auxiliary = AuxiliaryLoss(tallied=composition.precision == "mixed") if composition.auxiliary else None
+        self.attention = Attention(WIDTH) if composition.context != "whole" else None
+        summed = composition.reduction == "tokens"
+        self.mixture = (
+            Mixture(WIDTH, summed=summed, dropping=composition.routing == "dropped") if composition.experts else None
+        )
+        self.occasional = nn.Linear(WIDTH, WIDTH) if composition.use else None
+        self.auxiliary = (
+            AuxiliaryLoss(WIDTH, summed=summed, tallied=composition.precision == "mixed")
+            if composition.auxiliary
+            else None
+        )
 
-    def forward(self, x: Tensor, scale: Tensor | None, seeds: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, scale: Tensor | None, seeds: Tensor | None, affinity: Tensor | None, used: Tensor | None
+    ) -> Tensor:
         """Return as many numbers as the input has."""
+        if self.attention is not None:
+            x = x + self.attention(x)
         if self.layers == "selective-checkpoint" and torch.is_grad_enabled():
             inner = checkpoint(self._inner, x, use_reentrant=False, context_fn=_outputs_of_linear_layers_kept)
         elif self.layers in {"checkpoint", "reentrant-checkpoint"} and torch.is_grad_enabled():
@@ -105,6 +84,10 @@ class Block(nn.Module):
         if seeds is not None and self.training:
             inner = inner * self._kept(inner, int(seeds[0]))
         y: Tensor = x + (inner if scale is None else inner * scale)
+        if self.mixture is not None:
+            y = y + self.mixture(y, affinity)
+        if self.occasional is not None and used is not None and bool(used[0]):
+            y = y + self.occasional(y)
         return y if self.auxiliary is None else self.auxiliary(y)
 
     def _inner(self, x: Tensor) -> Tensor:
@@ -153,12 +136,19 @@ class Stage(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last else None
         self.calls = Calls() if composition.hooked and index > 0 else None
 
-    def forward(self, x: Tensor, scale: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        seeds: Tensor | None = None,
+        affinity: Tensor | None = None,
+        used: Tensor | None = None,
+    ) -> Tensor:
         """Return numbers, or scores for each token of the vocabulary, from tokens or numbers."""
         if self.calls is not None:
             self.calls.count_those_of(x)
         y: Tensor = x if self.embedding is None else self.embedding(x)
-        y = self.block(y, scale, seeds)
+        y = self.block(y, scale, seeds, affinity, used)
         return y if self.head is None else self.head(y)
 
 
@@ -189,6 +179,19 @@ def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
     if composition.tensor_parallel == "vocabulary":
         found |= {"0.embedding": "vocabulary", f"{composition.stages - 1}.head": "vocabulary"}
     return found
+
+
+def expert_layers(composition: Composition) -> dict[str, ExpertStyle]:
+    """Return how the experts of each stage are divided over ranks, by the full name of the module that has them."""
+    if not composition.experts:
+        return {}
+    return {f"{index}.block.mixture.experts": composition.experts for index in range(composition.stages)}
+
+
+def attention_layers(composition: Composition) -> tuple[str, ...]:
+    """Return the full names of modules that attend to sequences on several ranks."""
+    shares = composition.context != "whole"
+    return tuple(f"{index}.block.attention.inner" for index in range(composition.stages) if shares)
 
 
 def is_whole(parameter: str, shared: Mapping[str, TensorStyle]) -> bool:
@@ -238,32 +241,53 @@ def _stage(composition: Composition, index: int, dtype: torch.dtype, seed: int) 
 
 
 def make_batch(composition: Composition, step: int, replica: int, *, dtype: torch.dtype, seed: int) -> Batch:
-    """Return a replica's batch of a step on the CPU: as many rows of tokens as the composition says."""
+    """Return a replica's batch of a step on the CPU: as many rows of tokens as the composition says.
+
+    If replicas share sequences, the batch of the first one is that of all.
+    """
     generator = torch.Generator().manual_seed(stable_seed(seed, "training step", "batch", step, replica))
     count = composition.microbatches
     rows = (ROWS + 1) * count - 1 if composition.ragged else ROWS * count
+    length = TOKENS if composition.context == "whole" else SHARED_TOKENS
 
     def tokens() -> Tensor:
-        return torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
+        return torch.randint(VOCABULARY, (rows, length), generator=generator)
 
     x, target = tokens(), tokens()
     # Different numbers of tokens count: in a row only its first, or all.
-    target[torch.rand((rows, TOKENS), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
+    if composition.counted != "all":
+        target[torch.rand((rows, length), generator=generator) < torch.rand((rows, 1), generator=generator)] = IGNORED
+    if composition.counted == "first-half":
+        target[:, length // 2 :] = IGNORED
     target[:, 0] = x[:, 0]
     # Each step and each replica has another order; tokens after a sequence would count if they were run.
     lengths = [TOKENS - 2 * ((mb + step + replica) % 3) for mb in range(count)] if composition.lengths else []
-    kwargs = dict(_keywords(composition, rows, generator, dtype))
+    kwargs = dict(_keywords(composition, rows, replica, generator, dtype))
+    if composition.use:
+        used = [_is_used(composition, step, replica, mb) for mb in range(count)]
+        kwargs["used"] = torch.tensor([used[mb] for mb, own in enumerate(x.tensor_split(count)) for _ in own])
     return Batch(x=x, target=target, kwargs=kwargs, microbatches=count, lengths=tuple(lengths))
 
 
 def _keywords(
-    composition: Composition, rows: int, generator: torch.Generator, dtype: torch.dtype
+    composition: Composition, rows: int, replica: int, generator: torch.Generator, dtype: torch.dtype
 ) -> Iterator[tuple[str, Tensor]]:
     drawn = torch.rand((rows, 1, 1), generator=generator, dtype=torch.float64)
     if composition.keyword:
         yield "scale", (drawn + 0.5).to(dtype)
     if composition.layers == "dropout":
         yield "seeds", torch.randint(1 << 30, (rows,), generator=generator)
+    if composition.experts:
+        yield "affinity", affinities(composition.routing, rows, TOKENS, replica, generator).to(dtype)
+
+
+def _is_used(composition: Composition, step: int, replica: int, mb: int) -> bool:
+    """Return whether a micro-batch uses the layer whose use data decide."""
+    if composition.use == "replica":
+        return replica == 0
+    if composition.use == "microbatch":
+        return mb == 0
+    return composition.use == "step" and step == 0
 
 
 def counts(target: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -21,18 +21,22 @@ from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, Runti
 from gradconform.text.counts import count
 from gradconform.tolerance import Partials, floor_factor
 
+from .attention import own_part
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
 from .model import (
     CALLS,
+    attention_layers,
     compile_in_place,
     counts,
+    expert_layers,
     loss_of,
     make_batch,
     make_stages,
     no_compiler,
     shared_layers,
+    summed_loss,
     tied_names,
 )
 from .oracle import LR, Plain, PlainRun, run_plain
@@ -127,7 +131,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         replica=place.rank // composition.tensor_ranks % composition.replicas,
         replicas=composition.replicas,
         microbatches=composition.microbatches,
-        loss=loss_of(composition),
+        loss=loss_of(composition) if composition.context == "whole" else summed_loss,
         counts=counts,
         reduction=composition.reduction,
         data_parallel=composition.data_parallel,
@@ -140,6 +144,9 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         tensor_rank=place.rank % composition.tensor_ranks,
         tensor_ranks=composition.tensor_ranks,
         shared=shared_layers(composition),
+        experts=expert_layers(composition),
+        context=composition.context,
+        attentions=attention_layers(composition),
         note=place.note,
     )
 
@@ -153,7 +160,10 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
     for number, act in enumerate(composition.steps):
         label = composition.labels[number]
         place.note(label)
-        batch = make_batch(composition, number, replicas.replica, dtype=place.dtype, seed=place.seed)
+        whole = replicas.replica % composition.batches
+        batch = make_batch(composition, number, whole, dtype=place.dtype, seed=place.seed)
+        if composition.context != "whole":
+            batch = own_part(batch, composition.context, replicas.replica, composition.replicas)
         batch = batch.map(lambda value: value.to(place.device))
         for stage in stages.values():
             stage.train(act != "evaluate")
@@ -163,7 +173,8 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
         with place.within():
             kept = session.param_grads(), session.params(), session.buffers()
             seen.held = session.held()
-        seen.grads, seen.params = _grads(act, replicas, kept[0]), replicas.whole(kept[1])
+        unused = {name for name, grad in plain.acts[number].grads.items() if composition.use and grad is None}
+        seen.grads, seen.params = _grads(act, replicas, kept[0], unused), replicas.whole(kept[1])
         seen.buffers = {name: None if value is None else value.detach().clone() for name, value in kept[2].items()}
         yield from _first_seen(_off_device(seen, label, place.device), reported)
         seen = _on_cpu(seen)
@@ -197,14 +208,16 @@ def _run(session: RuntimeSession, act: Act, batch: Batch, max_norm: float) -> _S
     return _Seen()
 
 
-def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept]) -> dict[str, Tensor | None]:
-    """Return whole gradients: none before they are reduced; zeros become None if the act should free them."""
+def _grads(act: Act, replicas: Replicas, kept: Mapping[str, Kept], unused: Collection[str]) -> dict[str, Tensor | None]:
+    """Return whole gradients: none before they are reduced.
+
+    Zeros become None if the act should free them, or if no data used the parameter.
+    """
     if act == "accumulate":
         return {}
     found = replicas.whole(kept)
-    if act != "zero_grad":
-        return found
-    return {name: None if grad is None or not grad.any() else grad for name, grad in found.items()}
+    free = found if act == "zero_grad" else unused
+    return {name: None if name in free and (grad is None or not grad.any()) else grad for name, grad in found.items()}
 
 
 def _off_device(seen: _Seen, label: str, device: torch.device) -> Judged:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from gradconform.drive.watches import copy_of
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.reference.runtime import LOWER
-from gradconform.runtime import Batch, scale_auxiliary
+from gradconform.runtime import Batch, balance_experts, own_positions, scale_auxiliary
 from gradconform.tolerance import Partials
 
 from .bfloat16_stages import lowered, name_of
 from .composition import Act, Composition
-from .model import counts, loss_of, make_batch, make_stages, tied_names
+from .experts import Router
+from .model import IGNORED, counts, loss_of, make_batch, make_stages, tied_names
 
 #: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.
 CLIPPED_TO, LR = 0.5, 0.125
@@ -29,12 +30,13 @@ Part = tuple[int, int, int]
 class Share:
     """The gradients of one micro-batch by full name: from the loss itself, and from the auxiliary losses.
 
-    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count.
+    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all.
     """
 
     loss: Mapping[str, Tensor]
     auxiliary: Mapping[str, Tensor]
     tokens: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Plain:
     losses: list[list[Tensor]]
     grads: Mapping[str, Tensor | None]
     params: Mapping[str, Tensor]
-    buffers: list[Mapping[str, Tensor]]
+    buffers: Sequence[Mapping[str, Tensor]]
     partials: Mapping[str, Partials]
     norm: Tensor | None = None
     max_norm: float = 0.0
@@ -84,6 +86,10 @@ def run_plain(  # noqa: PLR0913 (the run and its place)
     return _Run(composition, dtype, seed, device, wide, max_norms).result()
 
 
+def _routers(stages: Sequence[nn.Module]) -> list[Router]:
+    return [inner for stage in stages for inner in stage.modules() if isinstance(inner, Router)]
+
+
 class _Run:
     def __init__(  # noqa: PLR0913, PLR0917 (as run_plain is given it)
         self,
@@ -96,8 +102,8 @@ class _Run:
     ) -> None:
         self.composition, self.dtype, self.seed, self.device, self.wide = composition, dtype, seed, device, wide
         self.max_norms = max_norms
-        # Each replica has its own buffers; parameters and gradients are those of the first one.
-        self.replicas = [self._stages() for _ in range(composition.replicas)]
+        # Each batch has its own buffers, those of its replicas; parameters and gradients are those of the first one.
+        self.replicas = [self._stages() for _ in range(composition.batches)]
         self.named = self._named(self.replicas[0])
         self.partials: dict[str, Partials] = {}
         self.shares: dict[Part, Share] = {}
@@ -127,7 +133,7 @@ class _Run:
         losses: list[list[Tensor]] = []
         norm, max_norm, weights = None, 0.0, (1.0, 1.0)
         if act in {"train", "accumulate", "evaluate"}:
-            batches = [self._batch(number, replica) for replica in range(self.composition.replicas)]
+            batches = [self._batch(number, replica) for replica in range(self.composition.batches)]
             weights = self._weights(batches)
             losses = [self._step(act, number, replica, batch, weights) for replica, batch in enumerate(batches)]
         elif act == "zero_grad":
@@ -140,12 +146,14 @@ class _Run:
                     if parameter.grad is not None:
                         parameter.sub_(LR * parameter.grad)
             self._spread()
+            self._balance()
+        sharing = self.composition.replicas // self.composition.batches
         return Plain(
             act=act,
-            losses=losses,
+            losses=losses * sharing,
             grads={name: copy_of(parameter.grad) for name, parameter in self.named.items()},
             params={name: copy_of(parameter) for name, parameter in self.named.items()},
-            buffers=[self._buffers(stages) for stages in self.replicas],
+            buffers=[self._buffers(stages) for stages in self.replicas] * sharing,
             partials=dict(self.partials),
             norm=copy_of(norm),
             max_norm=max_norm,
@@ -161,6 +169,14 @@ class _Run:
             for name, parameter in self._named(stages).items():
                 parameter.data.copy_(self.named[name].data)
 
+    def _balance(self) -> None:
+        """Update the biases of routers by the tokens of all replicas."""
+        every = [[one.counts.clone() for one in _routers(stages)] for stages in self.replicas]
+        totals = [torch.stack(counts).sum(0) for counts in zip(*every, strict=True)]
+        for stages in self.replicas:
+            waiting = iter(totals)
+            balance_experts(stages, lambda _, waiting=waiting: next(waiting))  # type: ignore[misc] # mypy knows no default of a lambda
+
     def _batch(self, number: int, replica: int) -> Batch:
         batch = make_batch(self.composition, number, replica, dtype=self.dtype, seed=self.seed)
         if not self.wide:
@@ -170,7 +186,8 @@ class _Run:
     def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
         """Return the weights of one micro-batch's losses in the loss of the step."""
         if self.composition.reduction == "tokens":
-            return 1.0 / sum(batch.tokens(counts) for batch in batches), 0.0
+            positions = sum(batch.positions() for batch in batches)
+            return 1.0 / sum(batch.tokens(counts) for batch in batches), 1.0 / positions
         mean = self.composition.reduction == "mean"
         weight = 1.0 / (len(batches) * self.composition.microbatches) if mean else 1.0
         return weight, weight
@@ -182,13 +199,26 @@ class _Run:
         losses = []
         for mb, chunk in enumerate(batch.split()):
             if trains and (self.wide or self.composition.precision != "unmixed"):
-                self.shares[number, replica, mb] = self._share(stages, chunk)
+                for own, part in self._parts(replica, chunk):
+                    self.shares[number, own, mb] = self._share(stages, part, chunk)
             with torch.set_grad_enabled(trains):
                 loss = self._loss(stages, chunk, weights[1])
             losses.append(copy_of(loss))
             if trains:
                 self._accumulate(stages, loss * weights[0])
         return losses
+
+    def _parts(self, replica: int, chunk: Batch) -> Iterator[tuple[int, Batch]]:
+        """Yield the micro-batch for each replica that has a part of it, with only the tokens of this part counted."""
+        composition = self.composition
+        if composition.context == "whole":
+            yield replica, chunk
+            return
+        for own in range(composition.replicas):
+            target = torch.full_like(chunk.target, IGNORED)
+            positions = own_positions(composition.context, own, composition.replicas, target.shape[1])
+            target[:, positions] = chunk.target[:, positions]
+            yield own, replace(chunk, target=target)
 
     def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
         scale_auxiliary(stages, auxiliary)
@@ -215,8 +245,15 @@ class _Run:
             if total.grad is not None:
                 self.partials[name] = self.partials.get(name, Partials()).with_(grad).with_(total.grad)
 
-    def _share(self, stages: Sequence[nn.Module], chunk: Batch) -> Share:
-        """Return a micro-batch's gradients from its loss and from the auxiliary losses; changed state is restored."""
+    def _share(self, stages: Sequence[nn.Module], chunk: Batch, whole: Batch) -> Share:
+        """Return the gradients of a micro-batch, or of a part of it; changed state is restored.
+
+        They are those of its loss and of the auxiliary losses. A part's loss is its share of the loss of the ``whole``.
+        """
+        tokens = int(counts(chunk.target).sum())
+        of_part = 1.0
+        if self.composition.context != "whole" and self.composition.reduction == "mean":
+            of_part = tokens / int(counts(whole.target).sum())
         # Rounded parameters are in a module of their own.
         ((where, shared),) = stages[-1].get_submodule("head").named_parameters()
         inner, _, own_name = where.rpartition(".")
@@ -226,7 +263,7 @@ class _Run:
             head.register_parameter(own_name, nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found = []
-        for of_loss, auxiliary in ((1.0, 0.0), (0.0, 1.0)):
+        for of_loss, auxiliary in ((of_part, 0.0), (0.0, 1.0)):
             own = self._named(stages)
             kept = {parameter: parameter.grad for parameter in own.values()}
             added = accumulate(of_loss * self._loss(stages, chunk, auxiliary), dict.fromkeys(own.values()))
@@ -238,7 +275,9 @@ class _Run:
                 value.copy_(buffers[name])
         if tied:
             head.register_parameter(own_name, shared)
-        return Share(found[0], found[1], int(counts(chunk.target).sum()))
+        return Share(
+            found[0], found[1], tokens, chunk.x.numel() // (self.composition.replicas // self.composition.batches)
+        )
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]

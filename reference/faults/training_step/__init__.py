@@ -5,18 +5,21 @@ A target names one by its name with underscores: ``gradconform.reference.faults.
 
 from __future__ import annotations
 
-from . import microbatches, optimizer, precision, replicas, stages, tensor_ranks, weights
+from . import context, experts, microbatches, optimizer, precision, replicas, stages, tensor_ranks, use, weights
 from .registry import STEP_FAULTS, StepFault
 
 __all__ = [
     "STEP_FAULTS",
     "StepFault",
+    "context",
+    "experts",
     "microbatches",
     "optimizer",
     "precision",
     "replicas",
     "stages",
     "tensor_ranks",
+    "use",
     "weights",
 ]
 

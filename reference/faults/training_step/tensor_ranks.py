@@ -15,7 +15,7 @@ from gradconform.runtime import Batch, Kept, Shard
 from .registry import fault
 
 
-@fault("one-stage column-row")
+@fault("one-stage dense column-row")
 class PartialSumTakenForWhole(PlainSession):
     """Uses a row layer's partial sum on one tensor rank as the whole sum."""
 
@@ -40,7 +40,7 @@ class SequenceNormAveraged(PlainSession):
         return reduced if reduced is grad else reduced / self.spec.tensor_ranks
 
 
-@fault("one-stage column-row", "multiplied")
+@fault("one-stage dense column-row", "multiplied")
 class WholeLayersReduced(PlainSession):
     """Sums over tensor ranks the gradients of layers that each rank has whole."""
 
@@ -48,7 +48,7 @@ class WholeLayersReduced(PlainSession):
         return grad if name in self.split else self.sum(grad)
 
 
-@fault("one-stage column-row", "tensor_rank_alone")
+@fault("one-stage dense column-row", "tensor_rank_alone")
 class ColumnInputNotReduced(PlainSession):
     """Sends back the input gradient of a column layer from one tensor rank."""
 
@@ -56,7 +56,7 @@ class ColumnInputNotReduced(PlainSession):
         return value
 
 
-@fault("one-stage column-row")
+@fault("one-stage dense column-row")
 class RowBiasOnEachRank(PlainSession):
     """Adds the bias of a row layer on every tensor rank, before the sum."""
 
@@ -69,7 +69,7 @@ class NormCountsTensorRanks(PlainSession):
     """Counts layers that each tensor rank has whole once per rank in the norm."""
 
     def holders(self, name: str) -> int:
-        return 1
+        return self.spec.replicas
 
 
 @fault("sequence clipped")
@@ -113,7 +113,7 @@ class TokensOfTensorRanks(PlainSession):
         return super().tokens(batch) * self.spec.tensor_ranks
 
 
-@fault("one-stage column-row", "multiplied")
+@fault("one-stage dense column-row", "multiplied")
 class LossOnEachTensorRank(PlainSession):
     """Counts the loss once per tensor rank."""
 
