@@ -45,6 +45,24 @@ REENTRANT = (ZOO["checkpoint-reentrant"],)
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
+#: Stages with one plain output, which a loss starts as a gradient does: 1.1 has their losses in its rows alone.
+_LIKE_GRADIENTS = frozenset({
+    "fixed-input-first", "fixed-input-last", "fixed-inputs", "sum-of-inputs", "nontensor-inputs", "duplicate-input",
+    "batch-of-one", "transposed-input", "strided-input", "transposed-use", "fused-qkv", "attention-mask",
+    "custom-linear", "custom-none-for-input", "custom-none-for-weight", "in-place-activation", "in-place-slices",
+    "checkpoint-dropout", "activation-hook", "linear-hook", "embedding-sparse", "integer-input", "mlp-no-bias",
+    "deep-chain", "square-weight", "frozen-weight", "unused-parameter", "no-parameters", "conv2d-channels-last",
+    "group-norm", "split-uneven", "unbind-dropped", "weight-norm", "added-parameter", "scalar-parameter",
+    "sliced-weight", "chunked-weight", "gathered-parameter", "reverse-registration", "two-bare-biases", "summed-gain",
+    "rnn", "gru", "tied-adjacent", "tied-apart-reordered", "tied-transposed", "derived-weight-twice", "looped-block",
+    "parameter-input", "merged-paths", "max-indices", "checkpoint-batch-norm",
+})  # fmt: skip
+
+#: The stages of losses in every version, and those that contract 1.0 alone has.
+LOSSES = tuple(case for case in LOSS_STAGES if case.name not in _LIKE_GRADIENTS)
+OLD_LOSSES = tuple(case for case in LOSS_STAGES if case.name in _LIKE_GRADIENTS)
+
+
 #: The program of trials whose result could depend on memory addresses or set order: thirty live graphs.
 BUILDS = split_all_forwards_first(30)
 
