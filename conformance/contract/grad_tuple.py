@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gradconform.fixtures.programs import full_immediate, split_deferred
-from gradconform.fixtures.stages.endings import ENDINGS
+from gradconform.fixtures.stages.endings import ENDINGS, ROOT
 from gradconform.judge import gradients
 from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
 from gradconform.trial.trial import Trial
@@ -73,7 +73,7 @@ _ALONE = _fed(
 @family("grad_tuple.none_alone", _ALONE, without=("none_output_grad",), since="1.1")
 @family(
     "grad_tuple.none_alone",
-    _fed({"root": ("root-output", "none:1")}),
+    {f"root-{way}": over((ROOT,), program, output_grads="none:1")[ROOT.name] for way, program in _TWICE.items()},
     without=("none_output_grad",),
     needs=("none_as_zeros=False",),
     since="1.1",

@@ -20,8 +20,9 @@ a weight context by hand (torch's ``param_groups``), in place of ``I0``. Other t
 Some tokens change a stage as an optimizer does. ``step`` changes every parameter in place, ``replace`` its ``.data``,
 and ``rebind`` replaces the parameters by others. ``restride`` replaces every gradient by one with other strides, and
 ``bucket`` by a view of one flat buffer, zeros for a missing one. ``buffer`` does the same, and the caller then reads
-the buffer instead of ``.grad``; ``zero_buffer`` fills it with zeros. ``collect`` runs the garbage collector. A word with
-a number before it, such as ``1step``, is for that stage. A micro-batch number may be used again, once it is finished.
+the buffer instead of ``.grad``; ``zero_buffer`` fills it with zeros. ``collect`` runs the garbage collector. A word
+with a number before it, such as ``1step``, is for that stage. A micro-batch number may be used again, once it is
+finished.
 """
 
 from __future__ import annotations
