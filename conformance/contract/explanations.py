@@ -159,8 +159,11 @@ def _stage(case: StageCase) -> ExplainedStage:
 
 
 def source(case: StageCase) -> str:
-    """Return the source of a stage's builder."""
+    """Return the source of a stage's builder, with the arguments that it is called with."""
+    build, called = case.build, ""
+    if isinstance(build, partial):
+        build, called = build.func, f"{build.func.__name__}({', '.join(map(repr, build.args))})\n\n"
     try:
-        return textwrap.dedent(inspect.getsource(case.build))
+        return called + textwrap.dedent(inspect.getsource(build))
     except (OSError, TypeError):
         return f"(no source available for {case.build!r})"
