@@ -24,7 +24,7 @@ from .check import Judge, family
     since="1.1",
 )
 def buffer() -> Judge:
-    """B or W MUST add to the caller's flat buffer behind .grad, in program {program}.
+    """B or W MUST add to the caller's flat buffer, of which .grad is a view, in program {program}.
 
     Data-parallel wrappers reduce and zero the buffer and never look at .grad, so a new tensor there is never reduced.
 
@@ -38,7 +38,7 @@ _OUTPUTS: dict[str, Any] = {"watch": frozenset({"outputs"})}
 
 @family(
     "caller.outputs",
-    ways(("mlp", "two-outputs", "residual"), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS),
+    ways(("mlp", "two-outputs"), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS),
     since="1.1",
 )
 def outputs() -> Judge:
@@ -53,9 +53,7 @@ def outputs() -> Judge:
 
 @family(
     "caller.freed",
-    ways(
-        ("mlp", "tied-parallel"), full="F0 B0 finish close", split="F0 I0 W0 finish close", watch=frozenset({"stage"})
-    ),
+    ways("mlp", full="F0 B0 finish close", split="F0 I0 W0 finish close", watch=frozenset({"stage"})),
     level="SHOULD",
     since="1.1",
 )

@@ -45,22 +45,33 @@ REENTRANT = (ZOO["checkpoint-reentrant"],)
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
-#: Stages with one plain output, which a loss starts as a gradient does: 1.1 has their losses in its rows alone.
-_LIKE_GRADIENTS = frozenset({
-    "fixed-input-first", "fixed-input-last", "fixed-inputs", "sum-of-inputs", "nontensor-inputs", "duplicate-input",
-    "batch-of-one", "transposed-input", "strided-input", "transposed-use", "fused-qkv", "attention-mask",
-    "custom-linear", "custom-none-for-input", "custom-none-for-weight", "in-place-activation", "in-place-slices",
-    "checkpoint-dropout", "activation-hook", "linear-hook", "embedding-sparse", "integer-input", "mlp-no-bias",
-    "deep-chain", "square-weight", "frozen-weight", "unused-parameter", "no-parameters", "conv2d-channels-last",
-    "group-norm", "split-uneven", "unbind-dropped", "weight-norm", "added-parameter", "scalar-parameter",
-    "sliced-weight", "chunked-weight", "gathered-parameter", "reverse-registration", "two-bare-biases", "summed-gain",
-    "rnn", "gru", "tied-adjacent", "tied-apart-reordered", "tied-transposed", "derived-weight-twice", "looped-block",
-    "parameter-input", "merged-paths", "max-indices", "checkpoint-batch-norm",
+#: Stages whose loss contract 1.1 no longer has: a loss starts them as a gradient does, and rows have losses.
+_OLD_LOSSES_OF_SPLIT = frozenset({
+    "activation-hook", "added-parameter", "checkpoint-batch-norm", "checkpoint-dropout", "chunked-weight",
+    "conv2d-channels-last", "custom-linear", "deep-chain", "frozen-weight", "fused-qkv", "gathered-parameter",
+    "in-place-activation", "in-place-slices", "max-indices", "mlp-no-bias", "no-parameters", "reverse-registration",
+    "scalar-parameter", "sliced-weight", "split-uneven", "strided-input", "sum-of-inputs", "transposed-input",
+    "transposed-use", "unbind-dropped", "unused-parameter", "weight-norm",
 })  # fmt: skip
+_OLD_LOSSES_OF_FULL = _OLD_LOSSES_OF_SPLIT - {"frozen-weight"} | {
+    "attention-mask", "bare-bias", "batch-of-one", "custom-integer-output", "custom-none-for-input",
+    "custom-none-for-weight", "custom-two-outputs", "custom-unused-output", "derived-weight-twice", "detached-branch",
+    "duplicate-input", "embedding-sparse", "embedding-tied-decoder", "empty-batch", "fixed-input-first",
+    "fixed-input-last", "inner-output",
+    "fixed-inputs", "group-norm", "integer-input", "linear-hook", "list-output", "looped-block", "merged-paths",
+    "nontensor-inputs", "output-chunks", "output-of-input-view", "output-slice", "output-transposed", "output-unbound",
+    "same-output-twice", "square-weight", "summed-gain", "tied-adjacent", "tied-apart-reordered", "tied-parallel",
+    "tied-transposed", "topk-values", "two-bare-biases",
+}  # fmt: skip
 
-#: The stages of losses in every version, and those that contract 1.0 alone has.
-LOSSES = tuple(case for case in LOSS_STAGES if case.name not in _LIKE_GRADIENTS)
-OLD_LOSSES = tuple(case for case in LOSS_STAGES if case.name in _LIKE_GRADIENTS)
+
+def _parted(old: frozenset[str]) -> tuple[tuple[StageCase, ...], tuple[StageCase, ...]]:
+    """Return the stages of losses that every version has, and those that contract 1.0 alone has."""
+    return tuple(one for one in LOSS_STAGES if one.name not in old), tuple(c for c in LOSS_STAGES if c.name in old)
+
+
+FULL_LOSSES, OLD_FULL_LOSSES = _parted(_OLD_LOSSES_OF_FULL)
+SPLIT_LOSSES, OLD_SPLIT_LOSSES = _parted(_OLD_LOSSES_OF_SPLIT)
 
 
 #: The program of trials whose result could depend on memory addresses or set order: thirty live graphs.

@@ -20,7 +20,7 @@ _USES = {
     f"{name}-{way}": of(f"routed-{name}", program)
     for name in _STAGES
     for way, program in _ROUTED.items()
-    if way != "mixed" or name in {"experts", "optional"}
+    if way != "mixed" or name == "experts"
 }
 
 
@@ -94,7 +94,7 @@ def losses() -> Judge:
     return gradients
 
 
-_SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full", "full-then-expanded")
+_SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full")
 
 
 @family(

@@ -55,7 +55,7 @@ LETTERS = {
     "rebind": "new parameters replace all parameters",
     "restride": "every gradient gets other strides",
     "bucket": "every gradient becomes a view of one flat buffer",
-    "buffer": "every gradient becomes a view of one flat buffer, which the caller reads from now on",
+    "buffer": "every gradient becomes a view of one flat buffer, which the caller reads",
     "zero_buffer": "the caller fills this buffer with zeros",
     "collect": "the garbage collector runs",
 }

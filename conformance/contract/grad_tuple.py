@@ -79,10 +79,9 @@ _ALONE = _fed(
     since="1.1",
 )
 def none_without_prior() -> Judge:
-    """{grads} MUST leave a parameter behind it without a gradient, or raise if unclaimed, on {stage}.
+    """{grads} MUST leave what no gradient reaches without one, or raise if unclaimed, on {stage}.
 
-    An optimizer skips a parameter whose gradient is None, but decays and moves one whose gradient is zeros, and zeros
-    times an infinite derivative are NaN.
+    An optimizer skips a parameter without a gradient, but decays one with zeros, and zeros times infinity are NaN.
 
     Catches: zeros in place of None, in the backward or afterwards.
     """
@@ -104,7 +103,7 @@ def none_without_prior() -> Judge:
 def expanded() -> Judge:
     """Expanded gradients MUST give plain autograd's gradients in every kind of layer, in program {program}.
 
-    The gradient of a sum has strides of 0. It arrives from the next stage, or inside a stage whose layer is summed.
+    The gradient of a sum has strides of 0, and arrives from the next stage or inside a stage.
 
     Catches: a kernel or custom Function that gives its result the strides of the gradient, or reads only its memory.
     """

@@ -12,17 +12,17 @@ from .alterations import Grads, Graph, alters, input_grads, output_grads, param_
 from .registry import fault
 
 
-@fault("counts.gradients.outputs-*")
+@fault("counts.gradients.outputs-70-*")
 @alters(output_grads)
 def output_gradients_sorted_by_name(outputs: list[Any], grads: Any) -> Any:
-    """Output gradients are stored by name, and names are sorted as text: output 10 comes before output 2."""
+    """Output gradients are stored by name, and names are sorted as text: output 10 is before output 2."""
     del outputs
     if not isinstance(grads, list):
         return grads
     return [grads[place] for place in sorted(range(len(grads)), key=str)]
 
 
-@fault("counts.gradients.arguments-*", raises=True)
+@fault("counts.gradients.arguments-70-*", raises=True)
 @alters(input_grads)
 def input_gradients_sorted_by_name(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are stored by name, and names are sorted as text."""
@@ -57,7 +57,7 @@ def uses_past_64_lost(parameter: nn.Parameter, added: Tensor, graph: Graph) -> T
 @fault("counts.gradients.parameters-past-2-18-*")
 @alters(stored_as)
 def buffer_of_2_18_elements(parameters: list[nn.Parameter]) -> None:
-    """All gradients pass through one buffer of 2^18 elements, and those behind its end are lost."""
+    """All gradients pass through one buffer of 2^18 elements, and those past its end are lost."""
     left = 2**18
     for parameter in parameters:
         if parameter.grad is not None and parameter.grad.layout is torch.strided:

@@ -93,7 +93,7 @@ def test_an_invalid_date_and_an_unknown_version_are_refused(command: Command) ->
     for words in (("contract",), ("list",), ("explain", "full.loss.mlp")):
         done = command(*words, "--contract", "0.7")
         assert (done.code, done.out) == (2, "")
-        assert "argument --contract: unknown contract version '0.7'; expected one of 1.1" in done.err
+        assert "argument --contract: unknown contract version '0.7'; expected one of 1.0, 1.1" in done.err
 
 
 def test_list_and_explain_use_the_checks_of_the_requested_version(

@@ -13,9 +13,10 @@ from gradconform.cli import contract as contract_command
 from gradconform.contract import checks_of
 from gradconform.contract.frozen import frozen
 from gradconform.report.checks import lines
+from gradconform.version import CONTRACT_VERSION
 
 CHECKS = checks_of()
-FROZEN = frozen("1.0").checks  # type: ignore[union-attr] # there is a file
+FROZEN = frozen(CONTRACT_VERSION).checks  # type: ignore[union-attr] # there is a file
 
 Command = Callable[..., Any]
 
@@ -99,7 +100,7 @@ def test_globs_are_accepted_with_and_without_the_option(command: Command, given:
 def test_an_unknown_area_is_refused_with_the_known_areas(command: Command) -> None:
     done = command("list", "nosuch.*")
     assert (done.code, done.out) == (2, "")
-    assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, edges, " in done.err
+    assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, caller, " in done.err
 
 
 @pytest.mark.parametrize(

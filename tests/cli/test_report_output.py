@@ -59,7 +59,7 @@ def test_a_cause_is_reported_with_its_smallest_check(command: Command) -> None:
     and 9 more checks
     reproduce: gradconform replay full.loss.mlp halved.py
 causes verified on 4 of 10 explained failures; the others fail alike
-10 of 1298 checks of contract 1.1, profile standard, ran; 1288 not selected
+10 of 1299 checks of contract 1.1, profile standard, ran; 1289 not selected
 halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 """,
     )
@@ -92,7 +92,7 @@ def test_q_prints_one_line_per_cause_and_qq_only_the_verdict(command: Command) -
 =============================== summary: 1 cause ===============================
 [1]     10  scaled by 0.5: after B, an input gradient has a wrong value
 
-10 of 1298 checks of contract 1.1, profile standard, ran; 1288 not selected
+10 of 1299 checks of contract 1.1, profile standard, ran; 1289 not selected
 halved.py does NOT conform: 10 MUST failed; the contract was not run in full
 """,
     )

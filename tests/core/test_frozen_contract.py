@@ -62,11 +62,11 @@ def test_contract_1_0_has_1579_checks_and_1296_without_profile_full() -> None:
     assert list(held.checks) == list(checks_of("1.0"))
 
 
-def test_contract_1_1_has_1581_checks_and_1298_without_profile_full() -> None:
+def test_contract_1_1_has_1582_checks_and_1299_without_profile_full() -> None:
     held = frozen.frozen("1.1")
     assert held is not None
-    assert len(held.checks) == 1581
-    assert sum(check.profile != "full" for check in held.checks.values()) == 1298
+    assert len(held.checks) == 1582
+    assert sum(check.profile != "full" for check in held.checks.values()) == 1299
     assert list(held.checks) == list(checks_of("1.1"))
 
 
