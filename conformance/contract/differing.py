@@ -26,7 +26,7 @@ _USES = {
 
 @family("differing.use", _USES, since="1.1")
 def use() -> Judge:
-    """Each micro-batch MUST give gradients to the parameters that it used itself, in program {program} on {stage}.
+    """Each micro-batch MUST give gradients to the parameters that it used, in program {program} on {stage}.
 
     Experts, skipped layers and early exits use other parameters for other data, in graphs that look the same.
 
@@ -46,7 +46,7 @@ def _in_turn(*names: str) -> dict[str, Trial]:
 @family("differing.arguments", _in_turn("fixed", "dtype", "layout"), since="1.1")
 @family("differing.arguments", _in_turn("rows"), needs=("ragged",), since="1.1")
 def arguments() -> Judge:
-    """Micro-batches whose arguments differ MUST each get their own gradients, in program {program} on {stage}.
+    """Micro-batches whose arguments differ MUST get their own gradients, in program {program} on {stage}.
 
     The last micro-batch may have no rows, a frozen tower sends arguments without gradients, and buffers change dtype.
 
@@ -55,7 +55,7 @@ def arguments() -> Judge:
     return gradients
 
 
-_PATTERNS = {"none": "none:0|none:1,2|normal", "layout": "layout:transposed|normal|layout:expanded"}
+_PATTERNS = {"none": "none:0|none:1|normal", "layout": "layout:transposed|normal|layout:expanded"}
 
 
 @family(
@@ -68,7 +68,7 @@ _PATTERNS = {"none": "none:0|none:1,2|normal", "layout": "layout:transposed|norm
     since="1.1",
 )
 def output_gradients() -> Judge:
-    """Micro-batches with unlike output gradients ({grads}) MUST each get their own gradients, in program {program}.
+    """Micro-batches with unlike output gradients ({grads}) MUST get their own gradients, in program {program}.
 
     Whether the next stage uses an output may depend on the data, and so may the memory of its gradient.
 

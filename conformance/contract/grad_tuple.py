@@ -79,7 +79,7 @@ _ALONE = _fed(
     since="1.1",
 )
 def none_without_prior() -> Judge:
-    """{grads} MUST leave what no gradient reaches without one, or raise if unclaimed, on {stage}.
+    """{grads} MUST leave unreached parameters without a gradient, or raise if unclaimed, on {stage}.
 
     An optimizer skips a parameter without a gradient, but decays one with zeros, and zeros times infinity are NaN.
 
