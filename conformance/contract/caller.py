@@ -14,10 +14,15 @@ from .check import Judge, family
 
 @family(
     "caller.buffer",
+    {"before-weight": of("mlp", "F0 I0 F1 I1 buffer W0 zero_buffer W1")},
+    needs=("grads_in_param_grad", "input_pass_touches_params=False"),
+    since="1.1",
+)
+@family(
+    "caller.buffer",
     ways("mlp", full="F0 B0 buffer zero_buffer F1 B1 F2 B2", split="F0 I0 W0 buffer zero_buffer F1 I1 W1 F2 I2 W2")
     | {
         "empty": of("mlp", "buffer F0 I0 W0 F1 B1 zero_buffer F2 B2"),
-        "before-weight": of("mlp", "F0 I0 F1 I1 buffer W0 zero_buffer W1"),
         "tied": of("tied-parallel", "F0 I0 W0 buffer zero_buffer F1 I1 W1 F2 B2"),
     },
     needs=("grads_in_param_grad",),

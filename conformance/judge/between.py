@@ -12,7 +12,7 @@ from gradconform.drive.observation import Step
 from gradconform.results import Sort
 
 from .finding import Finding, Judged, by_numeric_rule, error_in
-from .gradients import compare_in
+from .gradients import compare_in, narrowed
 from .state import raised
 from .values import Known, Reference
 
@@ -66,9 +66,9 @@ def _compared(
     got: Mapping[Any, Any],
 ) -> Judged:
     for where, key, expected in named:
-        yield from compare_in(
-            evidence, step, sort, where, got.get(key), expected, _of_forward(evidence, step, sort, key)
-        )
+        found = got.get(key)
+        shown = found if evidence.capabilities.grads_in_param_grad else narrowed(found, expected)
+        yield from compare_in(evidence, step, sort, where, shown, expected, _of_forward(evidence, step, sort, key))
 
 
 def _of_forward(evidence: Evidence, step: Step, sort: Sort, key: Any) -> Reference | None:

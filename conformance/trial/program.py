@@ -156,7 +156,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         found.add("grads_in_param_grad")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
-    if _changed_in_flight(actions):
+    if kinds & {"write", "refill"} or _changed_in_flight(actions):
         found.add("changed_in_flight")
     return frozenset(found | _needed_orders(actions))
 
