@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -160,7 +161,8 @@ def _stage(case: StageCase) -> ExplainedStage:
 
 def source(case: StageCase) -> str:
     """Return the source of a stage's builder, with the arguments that it is called with."""
-    build, called = case.build, ""
+    build: Any = case.build
+    called = ""
     if isinstance(build, partial):
         build, called = build.func, f"{build.func.__name__}({', '.join(map(repr, build.args))})\n\n"
     try:

@@ -135,7 +135,8 @@ class _Uncounted(FunctionsSession):
         def unpack(held: Any) -> Tensor:
             if isinstance(held, Tensor):
                 return held
-            tensor, version = held
+            tensor: Tensor = held[0]
+            version: int = held[1]
             if tensor._version != version:
                 msg = "a saved tensor was modified by an inplace operation"
                 raise RuntimeError(msg)

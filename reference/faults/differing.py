@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -169,7 +169,7 @@ def strides_of_the_first_output_gradient(_: StageSpec) -> Functions:
     return output_grads(edit)
 
 
-def _dense(grad: Any) -> bool:
+def _dense(grad: Any) -> TypeGuard[Tensor]:
     return isinstance(grad, Tensor) and grad.layout is torch.strided and bool(grad.numel())
 
 
