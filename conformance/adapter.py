@@ -98,7 +98,7 @@ class Capabilities:
     changed_params: bool = True  #: parameters are frozen, thawed or replaced while a session is open
     forward_again: bool = True  #: F of a micro-batch runs again, replacing one that gets no backward
     evaluation: bool = True  #: the caller runs the stage without gradients between F and its backward
-    changed_in_flight: bool = True  #: parameters are changed between the F of a micro-batch and its B or W
+    changed_in_flight: bool = True  #: parameters or arguments are changed between F and its B or W
     grad_dtype: bool = False  #: a parameter whose gradient has a different dtype (its ``grad_dtype``)
     unused_params: bool = True  #: parameters that the forward does not use
     shared_params: bool = True  #: a parameter that is used twice, or has two names

@@ -177,6 +177,28 @@ def two_stages() -> Judge:
     return gradients
 
 
+_PAIRS = {
+    "full": "F0 1F0 B0 1B0 F1 1F1 B1 1B1",
+    "split": "F0 1F0 I0 1I0 W0 1W0 F1 1F1 I1 1I1 W1 1W1",
+    "mixed": "F0 1F0 F1 1F1 B0 1B0 I1 1I1 W1 1W1",
+}
+
+
+@family(
+    "accumulate.at_once",
+    {way: of_two("meeting", "meeting", program, at_once=True) for way, program in _PAIRS.items()},
+    since="1.1",
+)
+def at_once() -> Judge:
+    """Two stages that run in two threads at once MUST NOT disturb each other, in program {program}.
+
+    A runtime may drive each stage, or each device, from its own thread.
+
+    Catches: a current stage, micro-batch or list of gradients that is kept for the whole process during an action.
+    """
+    return gradients
+
+
 @family(
     "accumulate.reused_input",
     {

@@ -10,6 +10,9 @@ from dataclasses import replace
 
 from . import (
     accumulate,
+    caller,
+    counts,
+    differing,
     edges,
     errors,
     full,
@@ -30,8 +33,8 @@ from .space import checks as space
 from .space.checks import quick_rows
 
 __all__ = [
-    "CHECKS", "accumulate", "edges", "errors", "full", "grad_tuple", "hooks", "lifetime", "misuse", "mode",
-    "properties", "repeat", "schedule", "space", "split", "state", "steps",
+    "CHECKS", "accumulate", "caller", "counts", "differing", "edges", "errors", "full", "grad_tuple", "hooks",
+    "lifetime", "misuse", "mode", "properties", "repeat", "schedule", "space", "split", "state", "steps",
 ]  # fmt: skip
 
 #: Checks in the target's supported ways (full, split) that no claim can withhold: the minimum for conformance.

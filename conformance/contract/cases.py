@@ -45,6 +45,35 @@ REENTRANT = (ZOO["checkpoint-reentrant"],)
 LOSS_STAGES = tuple(case for case in STAGES if not case.traits & {"nested_output", "complex"})
 
 
+#: Stages whose loss contract 1.1 no longer has: a loss starts them as a gradient does, and rows have losses.
+_OLD_LOSSES_OF_SPLIT = frozenset({
+    "activation-hook", "added-parameter", "checkpoint-batch-norm", "checkpoint-dropout", "chunked-weight",
+    "conv2d-channels-last", "custom-linear", "deep-chain", "frozen-weight", "fused-qkv", "gathered-parameter",
+    "in-place-activation", "in-place-slices", "max-indices", "mlp-no-bias", "no-parameters", "reverse-registration",
+    "scalar-parameter", "sliced-weight", "split-uneven", "strided-input", "sum-of-inputs", "transposed-input",
+    "transposed-use", "unbind-dropped", "unused-parameter", "weight-norm",
+})  # fmt: skip
+_OLD_LOSSES_OF_FULL = _OLD_LOSSES_OF_SPLIT - {"frozen-weight"} | {
+    "attention-mask", "bare-bias", "batch-of-one", "custom-integer-output", "custom-none-for-input",
+    "custom-none-for-weight", "custom-two-outputs", "custom-unused-output", "derived-weight-twice", "detached-branch",
+    "duplicate-input", "embedding-sparse", "embedding-tied-decoder", "empty-batch", "fixed-input-first",
+    "fixed-input-last", "inner-output",
+    "fixed-inputs", "group-norm", "integer-input", "linear-hook", "list-output", "looped-block", "merged-paths",
+    "nontensor-inputs", "output-chunks", "output-of-input-view", "output-slice", "output-transposed", "output-unbound",
+    "same-output-twice", "square-weight", "summed-gain", "tied-adjacent", "tied-apart-reordered", "tied-parallel",
+    "tied-transposed", "topk-values", "two-bare-biases",
+}  # fmt: skip
+
+
+def _parted(old: frozenset[str]) -> tuple[tuple[StageCase, ...], tuple[StageCase, ...]]:
+    """Return the stages of losses that every version has, and those that contract 1.0 alone has."""
+    return tuple(one for one in LOSS_STAGES if one.name not in old), tuple(c for c in LOSS_STAGES if c.name in old)
+
+
+FULL_LOSSES, OLD_FULL_LOSSES = _parted(_OLD_LOSSES_OF_FULL)
+SPLIT_LOSSES, OLD_SPLIT_LOSSES = _parted(_OLD_LOSSES_OF_SPLIT)
+
+
 #: The program of trials whose result could depend on memory addresses or set order: thirty live graphs.
 BUILDS = split_all_forwards_first(30)
 

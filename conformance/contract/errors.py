@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gradconform.judge import gradients
 from gradconform.judge.errors import left_whole, right_afterwards, surfaces
 
 from .cases import ways
@@ -14,6 +17,32 @@ _TRIALS = ways(
     raising=(1,),
 )
 _NEEDS = ("weight_when=weight",)  # a finish could hide the state that the error left
+
+
+_RETRIED: dict[str, Any] = {
+    "full": "F0 B0 F1 F2 B1! F1 B1 B2",
+    "split": "F0 I0 W0 F1 F2 I1! F1 I1 W1 I2 W2",
+}
+
+
+@family(
+    "errors.retry",
+    {
+        f"{pattern}-{way}": trial
+        for pattern in ("short", "shape")
+        for way, trial in ways("two-outputs", output_grads=pattern, **_RETRIED).items()
+    },
+    needs=_NEEDS,
+    since="1.1",
+)
+def retried() -> Judge:
+    """A micro-batch that runs again after an error MUST give plain autograd's gradients, in program {program}.
+
+    A caller that catches a wrong output gradient runs the micro-batch again, while another one is in flight.
+
+    Catches: a micro-batch marked as done, or half of its work kept, although its backward raised.
+    """
+    return gradients
 
 
 @family("errors.surface", _TRIALS)

@@ -6,10 +6,12 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
 from gradconform.devices.dtypes import DTYPES
+from gradconform.fixtures.grad_tuples import gives_none
 from gradconform.fixtures.inputs import written
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.tolerance import floor_factor, mean_floor
@@ -36,6 +38,8 @@ LETTERS = {
     "send": "the caller sends and frees the outputs, so a backward starts from their gradient edges",
     "lose": "a forward on other values that gets no backward",
     "evaluate": "the caller runs the stage without gradients",
+    "write": "the caller doubles the outputs in place",
+    "refill": "the caller doubles the arguments in place",
     "drop": "the caller frees outputs and arguments",
     "overwrite": "the caller overwrites the input gradients",
     "finish": "the end of the step",
@@ -52,6 +56,8 @@ LETTERS = {
     "rebind": "new parameters replace all parameters",
     "restride": "every gradient gets other strides",
     "bucket": "every gradient becomes a view of one flat buffer",
+    "buffer": "every gradient becomes a view of one flat buffer, which the caller reads",
+    "zero_buffer": "the caller fills this buffer with zeros",
     "collect": "the garbage collector runs",
 }
 _ALTERING = {"scale": "scale it", "move": "move it out of .grad"}
@@ -98,6 +104,8 @@ def _fed(trial: Trial) -> str:
     fed = [
         "each stage sends its outputs to the next and its input gradients back; the last stage has a loss"
         if trial.chain and trial.loss
+        else f"a loss, read: {trial.output_grads}"
+        if trial.loss and gives_none(trial.output_grads)
         else "a loss"
         if trial.loss
         else f"output gradients: {trial.output_grads}",
@@ -107,6 +115,7 @@ def _fed(trial: Trial) -> str:
         *(["W runs with retain_graph"] if trial.retain_graph else []),
         *([f"{MODES[mode]}" for mode in sorted(trial.modes)]),
         *(["all sessions use one module"] if trial.one_module else []),
+        *(["equal actions of two stages run in two threads at once"] if trial.at_once else []),
         *(["every second micro-batch has one row less"] if trial.ragged else []),
         *trial.passed,
         *([f"the stages share {', '.join(trial.tied)}"] if trial.tied else []),
@@ -151,8 +160,12 @@ def _stage(case: StageCase) -> ExplainedStage:
 
 
 def source(case: StageCase) -> str:
-    """Return the source of a stage's builder."""
+    """Return the source of a stage's builder, with the arguments that it is called with."""
+    build: Any = case.build
+    called = ""
+    if isinstance(build, partial):
+        build, called = build.func, f"{build.func.__name__}({', '.join(map(repr, build.args))})\n\n"
     try:
-        return textwrap.dedent(inspect.getsource(case.build))
+        return called + textwrap.dedent(inspect.getsource(build))
     except (OSError, TypeError):
         return f"(no source available for {case.build!r})"

@@ -6,7 +6,7 @@ from gradconform.fixtures.programs import full_all_forwards_first, full_immediat
 from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 
-from .cases import LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
+from .cases import FULL_LOSSES, OLD_FULL_LOSSES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = full_immediate(2)
@@ -23,7 +23,8 @@ def gradient_driven() -> Judge:
     return gradients
 
 
-@family("full.loss", over((*LOSS_STAGES, *REENTRANT), PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
+@family("full.loss", over(OLD_FULL_LOSSES, PROGRAM, loss=True), until="1.1")
+@family("full.loss", over((*FULL_LOSSES, *REENTRANT), PROGRAM, loss=True), seed={"mlp": "test_stage_backward"})
 def loss_driven() -> Judge:
     """From a loss, B MUST give plain autograd's input and parameter gradients, on {stage}.
 

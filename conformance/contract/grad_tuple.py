@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from gradconform.fixtures.programs import full_immediate, split_deferred
+from gradconform.fixtures.stages.endings import ENDINGS, ROOT
 from gradconform.judge import gradients
 from gradconform.judge.refusal import refused, refused_or_without_effect, right_or_refused, right_where_claimed
 from gradconform.trial.trial import Trial
 
-from .cases import of, ways
+from .cases import of, over, ways
 from .check import Judge, family
 
 #: The programs of these trials: two micro-batches; one on existing gradients; one, and then one that is refused.
@@ -58,6 +59,55 @@ def none() -> Judge:
     zip.
     """
     return partial(right_or_refused, unless="none_output_grad")
+
+
+_ALONE = _fed(
+    {
+        "first": ("three-outputs", "none:0"),
+        "last": ("three-outputs", "none:2"),
+        "all-but-last": ("three-outputs", "only:2"),
+    }
+)
+
+
+@family("grad_tuple.none_alone", _ALONE, without=("none_output_grad",), since="1.1")
+@family(
+    "grad_tuple.none_alone",
+    {f"root-{way}": over((ROOT,), program, output_grads="none:1")[ROOT.name] for way, program in _TWICE.items()},
+    without=("none_output_grad",),
+    needs=("none_as_zeros=False",),
+    since="1.1",
+)
+def none_without_prior() -> Judge:
+    """{grads} MUST leave unreached parameters without a gradient, or raise if unclaimed, on {stage}.
+
+    An optimizer skips a parameter without a gradient, but decays one with zeros, and zeros times infinity are NaN.
+
+    Catches: zeros in place of None, in the backward or afterwards.
+    """
+    return partial(right_or_refused, unless="none_output_grad")
+
+
+@family(
+    "grad_tuple.expanded",
+    {
+        f"{group}-{way}": (
+            *over(last, program, output_grads="layout:expanded").values(),
+            *over(summed, program).values(),
+        )
+        for group, (last, summed) in ENDINGS.items()
+        for way, program in _TWICE.items()
+    },
+    since="1.1",
+)
+def expanded() -> Judge:
+    """Expanded gradients MUST give plain autograd's gradients in every kind of layer, in program {program}.
+
+    The gradient of a sum has strides of 0, and arrives from the next stage or inside a stage.
+
+    Catches: a kernel or custom Function that gives its result the strides of the gradient, or reads only its memory.
+    """
+    return gradients
 
 
 @family(

@@ -7,7 +7,7 @@ from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 from gradconform.judge.refusal import right_or_refused
 
-from .cases import BUILDS, LOSS_STAGES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
+from .cases import BUILDS, OLD_SPLIT_LOSSES, REENTRANT, SEED_SIZE, SPLIT_LOSSES, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
@@ -32,7 +32,8 @@ def gradient_driven() -> Judge:
     return gradients
 
 
-@family("split.loss", over(LOSS_STAGES, PROGRAM, loss=True))
+@family("split.loss", over(OLD_SPLIT_LOSSES, PROGRAM, loss=True), until="1.1")
+@family("split.loss", over(SPLIT_LOSSES, PROGRAM, loss=True))
 def loss_driven() -> Judge:
     """From a loss, I and W MUST give plain autograd's input and parameter gradients, on {stage}.
 

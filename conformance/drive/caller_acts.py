@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradconform.trees import tensors
 
 from .lane import Lane
-from .stage_changes import CHANGES, rebind_parameters, write_over
+from .stage_changes import CHANGES, into_bucket, rebind_parameters, write_over
 from .watches import HookWatch
 
 
@@ -29,6 +29,34 @@ def _drop(lane: Lane, mb: int) -> None:
 def _receive(lane: Lane, mb: int) -> None:
     for grad in tensors(lane.output_grads[mb]):
         write_over(grad)
+
+
+def _write(lane: Lane, mb: int) -> None:
+    _double(tensors(lane.outputs[mb]))
+
+
+def _refill(lane: Lane, mb: int) -> None:
+    _double(arg for arg in lane.args[mb] if isinstance(arg, Tensor) and not isinstance(arg, nn.Parameter))
+
+
+def _double(written: Iterable[Tensor]) -> None:
+    """Double floating-point tensors in place, as their owner may: autograd counts the write, and records none."""
+    with torch.no_grad():
+        for tensor in written:
+            if tensor.is_floating_point():
+                tensor.mul_(2.0)
+
+
+def _into_buffer(lane: Lane, mb: int) -> None:
+    del mb
+    into_bucket(lane.stage)
+    lane.buffer = {n: p.grad for n, p in lane.stage.named_parameters() if p.requires_grad and p.grad is not None}
+
+
+def _zero_buffer(lane: Lane, mb: int) -> None:
+    del mb
+    for part in lane.buffer.values():
+        part.zero_()
 
 
 def _hook(lane: Lane, mb: int) -> None:
@@ -77,6 +105,10 @@ CALLER_ACTS: dict[str, Callable[[Lane, int], None]] = {
     "zero_none": partial(_zero, set_to_none=True),
     "zero_fill": partial(_zero, set_to_none=False),
     "drop": _drop,
+    "zero_buffer": _zero_buffer,
+    "buffer": _into_buffer,
+    "write": _write,
+    "refill": _refill,
     "receive": _receive,
     "hook": _hook,
     "unhook": _unhook,

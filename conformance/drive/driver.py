@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,6 +49,7 @@ from .watches import (
     copies_of,
     copy_of,
     dense,
+    held_after,
     live_tensors,
     on_cpu,
     shared_storage,
@@ -74,7 +79,7 @@ def drive(
     """
     if "growth" in materials.trial.watch:
         materials.draw_all()
-    collector = not materials.trial.watch & {"lifetime", "growth"}
+    collector = not materials.trial.watch & {"lifetime", "growth", "stage"}
     with interrupts_seen(), _quiet(collector=collector), KeptProcess(materials.device):
         run = _Run(adapter, materials, loss_scale, log)
         try:
@@ -82,7 +87,8 @@ def drive(
         finally:
             close_raised = run.close()
             materials.forget()
-        return Observation(tuple(run.steps), changed_later, close_raised)
+        held = held_after(run.let_stages_go) if "stage" in materials.trial.watch else {}
+        return Observation(tuple(run.steps), changed_later, close_raised, held_stage=held)
 
 
 @contextlib.contextmanager
@@ -142,6 +148,7 @@ class _Run:
         self.steps: list[Step] = []
         self.ended = False
         self.alone = OneProcess()
+        self.ahead: dict[int, Sight] = {}
         self.kept: list[tuple[str, Tensor, Tensor]] = []
         self.collections = collections() if "growth" in self.trial.watch else 0
         self.overwrites = "overwrite" in self.trial.program
@@ -152,10 +159,11 @@ class _Run:
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""
         for position, action in enumerate((*self.actions, *self._endings())):
-            sight = Sight(action, position, known.get(position, UNKNOWN))
+            sight = self.ahead.get(position) or Sight(action, position, known.get(position, UNKNOWN))
             lane = None if self.ended else self.lanes.get(action.stage) or self._lane(sight)
             if lane is not None and not lane.stopped and not (action.kind == "W" and action.mb in lane.failed):
-                self._act(lane, sight)
+                if position not in self.ahead:
+                    self._act_with_next(lane, sight, known) if self.trial.at_once else self._act(lane, sight)
                 self._look(lane, sight)
                 if sight.result is not None:
                     _keep_result(sight)
@@ -176,6 +184,16 @@ class _Run:
             except BaseException as error:  # noqa: BLE001, PERF203 (as in _act)
                 errors.append(error)
         return self._raised(errors[0]) if errors else None
+
+    def let_stages_go(self) -> dict[str, weakref.ref[Any]]:
+        """Free the stages and all that belongs to them; return weak references to them and their parameters."""
+        found: dict[str, weakref.ref[Any]] = {}
+        for module in self.modules.values():
+            found["the module"] = weakref.ref(module)
+            found |= {f"parameter {name}": weakref.ref(one) for name, one in module.named_parameters()}
+        self.lanes.clear()
+        self.modules.clear()
+        return found
 
     def _raised(self, error: BaseException, *, call: str = "") -> Raised:
         """Return an exception of an action, or of ``call``, as an observation.
@@ -220,6 +238,28 @@ class _Run:
             if index and self.trial.tied:
                 tie(self.modules[index], self._module(0), self.trial.tied)
         return self.modules[index]
+
+    def _act_with_next(self, lane: Lane, sight: Sight, known: Mapping[int, Step]) -> None:
+        """Run an action at the same time as the next one, if that is the same action of another stage."""
+        action, position = sight.action, sight.position + 1
+        following = self.actions[position] if position < len(self.actions) else action
+        if following.stage == action.stage or following != replace(action, stage=following.stage):
+            self._act(lane, sight)
+            return
+        second = Sight(following, position, known.get(position, UNKNOWN))
+        other = self.lanes.get(following.stage) or self._lane(second)
+        if other is None or other.stopped:
+            self._act(lane, sight)
+            return
+        self.ahead[position] = second
+        barrier = threading.Barrier(2)
+        for one in lane, other:
+            vars(one.stage)["meeting"] = barrier
+        with ThreadPoolExecutor(2) as threads:
+            for done in [threads.submit(self._act, *one) for one in ((lane, sight), (other, second))]:
+                done.result()
+        for one in lane, other:
+            del vars(one.stage)["meeting"]
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
@@ -291,6 +331,8 @@ class _Run:
         sight.seen["outputs"] = copies = copies_of(found, known.outputs)
         if target is not None:  # equal outputs have the same loss
             sight.seen["loss"] = known.loss if copies is known.outputs else on_cpu(_loss_of(outputs, target))
+        if "outputs" in self.trial.watch:
+            self._keep((f"output {n} of {sight.action}" for n in range(len(found))), found, copies)
         if not (self.is_cpu and copies is known.outputs):  # known copies that are unchanged are on the CPU
             self._locate(sight, "output", "output", enumerate(found))
 
@@ -326,11 +368,12 @@ class _Run:
         if "state" in self.trial.watch or self.trial.chain or self.overwrites:
             lane.returned[mb] = tuple(returned)
         if "state" in self.trial.watch:
-            self.kept += [
-                (f"input gradient {slot} returned by {sight.action}", grad, copy)
-                for slot, (grad, copy) in enumerate(zip(returned, copies, strict=True))
-                if isinstance(grad, Tensor)
-            ]
+            self._keep((f"input gradient {n} returned by {sight.action}" for n in range(len(copies))), returned, copies)
+
+    def _keep(self, names: Iterable[str], returned: Iterable[Any], copies: Iterable[Any]) -> None:
+        """Store tensors that the implementation returned, to look at them again in the end."""
+        every = zip(names, returned, copies, strict=True)
+        self.kept += [(name, tensor, copy) for name, tensor, copy in every if isinstance(tensor, Tensor)]
 
     def _weight(self, lane: Lane, mb: int, sight: Sight) -> None:
         sight.result = self._call("W", lane.session.backward_weight, mb)
@@ -398,6 +441,7 @@ class _Run:
             with self.alone:
                 stored = lane.param_grads if lane.closed else named_grads(lane.session.param_grads())
             stored = lane.altering.stored(stored) if lane.altering else stored
+            stored = {**stored, **lane.buffer} if lane.buffer else stored
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error, call="param_grads()")
             return

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from gradconform.adapter import Capabilities
+from gradconform.fixtures.grad_tuples import gives_none
 from gradconform.tolerance import FAR, Partials, sizes
 from gradconform.trial.materials import Materials
 from gradconform.trial.modes import LESS_PRECISE
-from gradconform.trial.program import Action
+from gradconform.trial.program import CLEARS, Action
 from gradconform.trial.trial import Trial
 
 from .observation import Observation, Step
@@ -69,8 +70,7 @@ class Evidence:
     @property
     def zeros_for_none(self) -> bool:
         """Whether zeros are accepted for None: some output gradient is None, which is claimed to mean zeros."""
-        none_given = self.trial.output_grads.startswith(("none:", "only:"))
-        return none_given and self.capabilities.none_as_zeros
+        return gives_none(self.trial.output_grads) and self.capabilities.none_as_zeros
 
     @property
     def factor(self) -> float:
@@ -110,7 +110,7 @@ class Evidence:
             names = list(self.reference(lane, 0).params)
             expected = expected.plus(widen(self.materials.prior_of(lane, names.index(name))))
         for position, action in self._touching(name, step):
-            if action.kind in {"zero_none", "zero_fill", "rebind"}:
+            if action.kind in CLEARS:
                 expected = Expected(partials=expected.partials)
             else:
                 expected = expected.plus(self.reference(action.stage, action.mb, position).params[name])
@@ -136,7 +136,7 @@ class Evidence:
             if action.stage not in sharing or action.misuse:
                 continue
             adds = action.kind in {"B", "W"} and not self._is_frozen(lane, name, position)
-            if adds or action.kind in {"zero_none", "zero_fill", "rebind"}:
+            if adds or action.kind in CLEARS:
                 yield position, action
 
     def _is_frozen(self, lane: int, name: str, position: int) -> bool:

@@ -27,7 +27,8 @@ class Lane:
     """One stage of the trial, its session, and the caller's tensors: arguments, outputs, gradients.
 
     ``received`` holds the tensors that it receives into. ``one_grad`` has the output gradients of all micro-batches if
-    they are the same. ``param_grads`` and ``state`` are the copies made after the last action. ``failed`` has the
+    they are the same. ``buffer`` has the parts of the caller's own buffer that it reads gradients from, by parameter
+    name. ``param_grads`` and ``state`` are the copies made after the last action. ``failed`` has the
     micro-batches whose I raised as intended.
     """
 
@@ -49,6 +50,7 @@ class Lane:
         self.upstream = UpstreamGraph() if trial.upstream else None
         self.one_grad: Tree = None
         self.failed: set[int] = set()
+        self.buffer: Mapping[str, Tensor] = {}
         self.param_grads: Mapping[str, Tensor | None] = {}
         self.state: State | None = None
         self.stopped = self.closed = False

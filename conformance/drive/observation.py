@@ -296,9 +296,10 @@ class Executed:
 class Observation:
     """The steps of one run.
 
-    ``changed_later`` names returned gradients that changed after they were returned. ``close_raised`` is the error of
+    ``changed_later`` names returned tensors that changed after they were returned. ``close_raised`` is the error of
     closing the session. ``executed`` has the operations and their devices, if they were recorded. ``peak`` is the
-    largest memory on the device in bytes, beyond the memory in use before; None if it was not measured.
+    largest memory on the device in bytes, beyond the memory in use before; None if it was not measured. ``held_stage``
+    has what holds the stage's module and parameters after close, by name, if that is watched.
     """
 
     steps: tuple[Step, ...] = ()
@@ -306,6 +307,7 @@ class Observation:
     close_raised: Raised | None = None
     executed: Executed | None = None
     peak: int | None = None
+    held_stage: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def raised(self) -> Step | None:

@@ -267,7 +267,7 @@ def _args(materials: Materials, lane: int, mb: int, stage: nn.Module, *, wide: b
     if not wide:
         return materials.args(lane, mb, stage)
     drawn = tuple(widen(values) for values in materials.drawn(lane, mb))
-    return place_arguments(materials.trial.stages[lane].inputs, drawn, stage, _CPU)
+    return place_arguments(materials.trial.stages[lane].inputs, drawn, stage, _CPU, materials.turn(mb))
 
 
 @dataclass(frozen=True, slots=True)

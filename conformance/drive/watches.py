@@ -6,7 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from operator import attrgetter, is_
 from typing import Any, NamedTuple, TypeVar
@@ -253,22 +253,50 @@ class LifetimeWatch:
     def _held(self) -> dict[int, str]:
         """Run the garbage collector, and return what still holds tensors of each micro-batch; "" if it is unknown."""
         gc.collect()
-        frozen = gc.get_freeze_count()
-        gc.unfreeze()  # the collector names no reference of a frozen object
-        try:
-            return self._holders()
-        finally:
-            if frozen:
-                gc.freeze()
-
-    def _holders(self) -> dict[int, str]:
         found: dict[int, str] = {}
-        for mb in self._saved:
-            references = (*self._outputs.get(mb, ()), *self._saved[mb], *self._args[mb])
-            left = [one for reference in references if (one := reference()) is not None]
-            if left:
-                found[mb] = next(filter(None, map(holder_of, left)), "")
+        with _unfrozen():
+            for mb in self._saved:
+                references = (*self._outputs.get(mb, ()), *self._saved[mb], *self._args[mb])
+                left = [one for reference in references if (one := reference()) is not None]
+                if left:
+                    found[mb] = next(filter(None, map(holder_of, left)), "")
         return found
+
+
+def held_after(let_go: Callable[[], Mapping[str, weakref.ref[Any]]]) -> dict[str, str]:
+    """Return what holds objects that are still alive after ``let_go`` has freed them, by name; "" if it is unknown.
+
+    Without the collector all new objects are young, so the search of all objects is only for those that are held.
+    """
+    references = let_go()
+    for generation in 1, 2:
+        gc.collect(generation)
+        if all(reference() is None for reference in references.values()):
+            return {}
+    return _named_holders(references)
+
+
+def _named_holders(references: Mapping[str, weakref.ref[Any]]) -> dict[str, str]:
+    """Return what holds each object that is alive, by name."""
+    found: dict[str, str] = {}
+    with _unfrozen():
+        for name, reference in references.items():
+            held = reference()
+            if held is not None:
+                found[name] = holder_of(held)
+    return found
+
+
+@contextlib.contextmanager
+def _unfrozen() -> Iterator[None]:
+    """Let the collector name references of frozen objects within the context."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        if frozen:
+            gc.freeze()
 
 
 def _alive(references: list[weakref.ref[Any]]) -> int:

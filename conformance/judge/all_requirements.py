@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.drive.evidence import Evidence
+from gradconform.fixtures.grad_tuples import gives_none
 from gradconform.trial.trial import Trial
 
 from . import hooks, state
@@ -24,7 +25,7 @@ def all_requirements(evidence: Evidence) -> Judged:
     Raises:
         UnsupportedError: There is None among the output gradients, and none_output_grad is not claimed.
     """
-    if evidence.trial.output_grads.startswith("none") and not evidence.capabilities.none_output_grad:
+    if gives_none(evidence.trial.output_grads) and not evidence.capabilities.none_output_grad:
         msg = "plain autograd itself refuses None for an output, or reads it as 1 where there is but one element"
         raise UnsupportedError(msg)
     judged = list(gradients(evidence))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
-from gradconform.contract.space.rows import ROWS, TRIPLES, frozen_rows
+from gradconform.contract.space.rows import TRIPLES, current_rows, frozen_rows
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.contract.space.uncovered import UNCOVERED
 from gradconform.coverage import AREA_SHARE
@@ -17,7 +17,7 @@ from .page.rendering import render_own
 
 def space_page() -> str:
     """Return the text of docs/space.md."""
-    rows, beyond = frozen_rows(ROWS), frozen_rows(TRIPLES)
+    rows, beyond = current_rows(), frozen_rows(TRIPLES)
     spaces = {way: Space(dimensions, CONSTRAINTS) for way, dimensions in DIMENSIONS.items()}
     text = render_own(
         "space.md.j2",

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.devices.device import cpu_rng_state, device_of
-from gradconform.fixtures.grad_tuples import WRONG_PATTERNS, apply_pattern, draw_output_grads, one_for_alike
-from gradconform.fixtures.inputs import draw_arguments, place_arguments
+from gradconform.fixtures.grad_tuples import (
+    WRONG_PATTERNS,
+    apply_pattern,
+    draw_output_grads,
+    one_for_alike,
+    pattern_of,
+)
+from gradconform.fixtures.inputs import draw_arguments, place_arguments, turns
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.trees import Tree, as_tuple, leaves, map_leaves, tensors
 
@@ -109,7 +115,11 @@ class Materials:
     def args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
         """Return fresh leaves for the arguments of micro-batch ``mb``."""
         case = self.trial.stages[lane]
-        return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device)
+        return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device, self.turn(mb))
+
+    def turn(self, mb: int) -> int:
+        """Return the micro-batch that has the arguments of ``mb``."""
+        return 0 if self.trial.same_args else mb
 
     def lost_args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
         """Return arguments with other values than those of ``mb``, for a forward of that number without a backward."""
@@ -131,7 +141,7 @@ class Materials:
         """
         mb = 0 if self.trial.received == "once" else mb
         grads = self._drawn_grads(lane, mb, self.seed + lane)
-        pattern = self.trial.output_grads
+        pattern = pattern_of(self.trial.output_grads, mb)
         given = apply_pattern(grads, "normal" if pattern in WRONG_PATTERNS and not misuse else pattern, self.device)
         return one_for_alike(given) if self.trial.received == "twice" else given
 
@@ -142,7 +152,9 @@ class Materials:
 
     def target(self, lane: int, mb: int) -> Tree:
         """Return the target of the loss for micro-batch ``mb``: values like the outputs'."""
-        return apply_pattern(self._drawn_grads(lane, mb, self.seed + lane + _TARGETS), "normal", self.device)
+        pattern = pattern_of(self.trial.output_grads, mb)
+        read = pattern if pattern.startswith(("none:", "only:")) else "normal"
+        return apply_pattern(self._drawn_grads(lane, mb, self.seed + lane + _TARGETS), read, self.device)
 
     def example_outputs(self, lane: int) -> Tree:
         """Return the outputs of a first forward, for shapes, dtypes and which of them need a gradient."""
@@ -168,7 +180,7 @@ class Materials:
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return the drawn values for the arguments of ``mb``: CPU tensors, None if nothing is random."""
-        mb = 0 if self.trial.same_args else mb
+        mb = self.turn(mb)
         less = mb % 2 if self.trial.ragged else 0
         found: tuple[Tensor | None, ...] = self._drawn(
             _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed + lane, mb, less
@@ -194,7 +206,8 @@ class Materials:
 def mean_squares(outputs: Tree, target: Tree) -> Tensor:
     """Return the sum over outputs of mean |output - target|², a real 0-d tensor: the loss of loss-driven trials.
 
-    If ``target`` holds None (an output that needs no gradient), the output does not count.
+    If ``target`` holds None (an output that needs no gradient, or that the loss does not read), the output does not
+    count.
     """
     losses = [
         (output - wanted).abs().square().mean() if output.is_complex() else torch.nn.functional.mse_loss(output, wanted)
@@ -218,17 +231,19 @@ def _drawn_arguments(
     case: StageCase, dtype: torch.dtype, seed: int, mb: int, less: int = 0
 ) -> tuple[Tensor | None, ...]:
     """Return the drawn arguments of a micro-batch, without the last ``less`` rows of each tensor."""
-    drawn = draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype)
+    drawn = draw_arguments(case.inputs, seed=stable_seed(seed, case.name, "args", mb), dtype=dtype, mb=mb)
     return _small(tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn)
 
 
 @lru_cache(maxsize=512)
-def _example_outputs(case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], less: int = 0) -> Tree:
+def _example_outputs(  # noqa: PLR0913, PLR0917 (outputs depend on all of them)
+    case: StageCase, dtype: torch.dtype, seed: int, modes: frozenset[str], less: int = 0, mb: int = 0
+) -> Tree:
     stage = case.make(dtype=dtype, device=_CPU, seed=seed)
     if "eval" in modes:
         stage.eval()
-    drawn = _of_any_size(_drawn_arguments, case, dtype, seed, 0, less)
-    args = place_arguments(case.inputs, drawn, stage, _CPU)
+    drawn = _of_any_size(_drawn_arguments, case, dtype, seed, mb, less)
+    args = place_arguments(case.inputs, drawn, stage, _CPU, mb)
     with device_of(_CPU).generators_kept():
         outputs = call_in(modes, "F", _CPU, lambda: stage(*args))
     return _small(map_leaves(bare, outputs))
@@ -261,5 +276,5 @@ def _drawn_output_grads(  # noqa: PLR0913, PLR0917 (a draw depends on all of the
 ) -> Tree:
     """Return drawn output gradients: the first of the ``seeds`` is for their values, the other for the example."""
     seed, example_seed = seeds
-    example = _of_any_size(_example_outputs, case, dtype, example_seed, modes, less)
+    example = _of_any_size(_example_outputs, case, dtype, example_seed, modes, less, mb % turns(case.inputs))
     return _small(draw_output_grads(example, seed=stable_seed(seed, case.name, "output_grads", mb)))

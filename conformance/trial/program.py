@@ -9,6 +9,8 @@ a weight context by hand (torch's ``param_groups``), in place of ``I0``. Other t
 - ``send3``: the outputs of micro-batch 3 are sent, and all holders free them; B or I start at their gradient edges.
 - ``receive3``: the caller writes over the buffers of micro-batch 3's output gradients, as the next receive does.
 - ``lose3``: a forward of micro-batch 3 on other values, which gets no backward: its number is used again.
+- ``write3``: the caller doubles the outputs of micro-batch 3 in place.
+- ``refill3``: the caller doubles the arguments of micro-batch 3 in place.
 - ``evaluate3``: the caller runs the stage in evaluation mode and without gradients, on the values of micro-batch 3.
 - ``hook`` and ``unhook``: hooks on every parameter.
 - ``freeze2`` and ``unfreeze2``: for the parameter that is registered third.
@@ -17,8 +19,10 @@ a weight context by hand (torch's ``param_groups``), in place of ``I0``. Other t
 
 Some tokens change a stage as an optimizer does. ``step`` changes every parameter in place, ``replace`` its ``.data``,
 and ``rebind`` replaces the parameters by others. ``restride`` replaces every gradient by one with other strides, and
-``bucket`` by a view of one flat buffer, zeros for a missing one. ``collect`` runs the garbage collector. A word with a
-number before it, such as ``1step``, is for that stage. A micro-batch number may be used again, once it is finished.
+``bucket`` by a view of one flat buffer, zeros for a missing one. ``buffer`` does the same, and the caller then reads
+the buffer instead of ``.grad``; ``zero_buffer`` fills it with zeros. ``collect`` runs the garbage collector. A word
+with a number before it, such as ``1step``, is for that stage. A micro-batch number may be used again, once it is
+finished.
 """
 
 from __future__ import annotations
@@ -29,22 +33,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 _ACTION = re.compile(
-    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|send|overwrite|receive|lose|evaluate|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
-    r"|(?P<lane>\d*)(?P<word>zero_none|zero_fill|hook|unhook|reopen|step|replace|rebind|restride|bucket|collect|close"
+    r"(?P<stage>\d*)(?P<letter>F|B|I|W|G|drop|send|overwrite|receive|lose|evaluate|write|refill|freeze|unfreeze)(?P<mb>\d+)(?P<misuse>!?)"
+    r"|(?P<lane>\d*)(?P<word>zero_none|zero_fill|zero_buffer|hook|unhook|reopen|step|replace|rebind|restride|bucket|buffer|collect|close"
     r"|finish(?P<loud>!?))"
 )
 
 #: Kinds that are written without a micro-batch.
 _WORDS = {
-    "zero_none", "zero_fill", "hook", "unhook", "reopen", "step", "replace", "rebind", "restride", "bucket", "collect",
-    "close", "finish",
+    "zero_none", "zero_fill", "zero_buffer", "hook", "unhook", "reopen", "step", "replace", "rebind", "restride",
+    "bucket", "buffer", "collect", "close", "finish",
 }  # fmt: skip
 
 #: Kinds that change the values of all parameters, and those that replace parameters or their data.
 CHANGES = frozenset({"step", "replace", "rebind"})
 REPLACEMENTS = frozenset({"replace", "rebind"})
 #: Kinds that clear gradients.
-ZEROES = frozenset({"zero_none", "zero_fill"})
+ZEROES = frozenset({"zero_none", "zero_fill", "zero_buffer"})
 #: Kinds after which there is no gradient: a replaced parameter has none.
 CLEARS = ZEROES | {"rebind"}
 #: Kinds that change one parameter.
@@ -145,11 +149,14 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
     found |= {need for kind, need in _NEEDED_BY.items() if kind in kinds}
     if kinds & CLEARS:
         found.add("clears_grads")
-    if "bucket" in kinds:  # restride leaves gradients elsewhere unchanged, and they would be lost from a bucket
+    if kinds & {
+        "bucket",
+        "buffer",
+    }:  # restride leaves gradients elsewhere unchanged, and they would be lost from a bucket
         found.add("grads_in_param_grad")
     if kinds & (REPLACEMENTS | OF_ONE):
         found.add("changed_params")
-    if _changed_in_flight(actions):
+    if kinds & {"write", "refill"} or _changed_in_flight(actions):
         found.add("changed_in_flight")
     return frozenset(found | _needed_orders(actions))
 
@@ -185,7 +192,9 @@ def _needed_orders(actions: tuple[Action, ...]) -> set[str]:
 
 
 #: Actions that read or change parameter gradients, or end the session: a W must be finished by then.
-_AFTER_WEIGHTS = frozenset({"hook", "unhook", "restride", "bucket", "reopen", "close"} | ZEROES | CHANGES | OF_ONE)
+_AFTER_WEIGHTS = frozenset(
+    {"hook", "unhook", "restride", "bucket", "buffer", "reopen", "close"} | ZEROES | CHANGES | OF_ONE
+)
 
 
 def _met_before_flush(actions: tuple[Action, ...]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gradconform.fixtures.grad_tuples import gives_none
 from gradconform.fixtures.stages.case import StageCase
 
 from .modes import AUTOCAST, MODES, NEEDED_BY
@@ -63,7 +64,8 @@ class Trial:
     ``received``: the tensors that the caller receives into, of :data:`RECEIVED`. ``tracked_grads``: output gradients
     require a gradient themselves. ``kept_lists``: the caller keeps the lists that it passes, and passes them again.
     ``weights``: the weights that W is passed, of :data:`WEIGHTS`. ``upstream``: arguments are in the memory of an
-    earlier graph's outputs, and that graph continues with the input gradients.
+    earlier graph's outputs, and that graph continues with the input gradients. ``at_once``: each pair of equal actions
+    of two stages, such as ``F0 1F0``, runs in two threads at the same time.
     """
 
     stages: tuple[StageCase, ...]
@@ -90,6 +92,7 @@ class Trial:
     kept_lists: bool = False
     weights: str = ""
     upstream: bool = False
+    at_once: bool = False
 
     def __hash__(self) -> int:
         """Return a hash of the fields that differ most: a trial is looked up for every check that reads it."""
@@ -99,7 +102,7 @@ class Trial:
         """Raise :class:`~gradconform.trial.program.ProgramError` for what a chain or plain autograd cannot do."""
         other_settings = (
             self.same_args, self.prior_grads, self.hand_grads, self.modes, self.one_module, self.tied, self.altering,
-            self.raising, self.ragged, self.received, self.tracked_grads, self.upstream,
+            self.raising, self.ragged, self.received, self.tracked_grads, self.upstream, self.at_once,
         )  # fmt: skip
         of_chains = {"F", "B", "I", "W", "finish"}
         odd = any(action.misuse or action.kind not in of_chains for action in self.actions)
@@ -146,9 +149,14 @@ class Trial:
             raise ProgramError(msg)
 
     def _refuse_replacements(self) -> None:
-        """Raise if parameters are replaced under a graph: some of its nodes have the old values, some the new."""
+        """Raise if parameters are replaced under a graph: some of its nodes have the old values, some the new.
+
+        A backward that is written as a misuse may raise or use the old values.
+        """
+        refusing = {(action.stage, action.mb) for action in self.actions if action.misuse}
         for position, action in enumerate(self.actions):
-            if action.kind in REPLACEMENTS and (waiting := in_flight(self.actions[:position], action.stage)):
+            waiting = in_flight(self.actions[:position], action.stage) if action.kind in REPLACEMENTS else set()
+            if waiting := {mb for mb in waiting if (action.stage, mb) not in refusing}:
                 msg = f"{action} runs while micro-batches {sorted(waiting)} are in flight; expected none in flight"
                 raise ProgramError(msg)
 
@@ -175,7 +183,7 @@ class Trial:
         found |= {"loss" if self.loss_at(lane) else "mid_stage" for lane in range(len(self.stages))}
         if self._several_at_once():
             found.add("global_state=False")
-        if self.output_grads.startswith(("none:", "only:")):
+        if gives_none(self.output_grads) and not all(map(self.loss_at, range(len(self.stages)))):
             found.add("none_output_grad")
         if self.prior_grads:
             found.add("grads_on_param")

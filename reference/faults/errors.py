@@ -15,6 +15,7 @@ from gradconform.target.resolve import Target
 
 from .alterations import (
     RIGHT,
+    Backwards,
     Context,
     Forgiving,
     Functions,
@@ -189,3 +190,71 @@ def forgotten_weight_pass_left_in_a_queue() -> Target:
         return RIGHT.weight_pass(weights, taken, retain_graph)
 
     return target(Functions(input_pass=input_pass, weight_pass=weight_pass), param_groups=False)
+
+
+class _Noting(Backwards):
+    """A session that notes the micro-batches whose backward raised."""
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        try:
+            return backward(mb, output_grads)
+        except BaseException:
+            vars(self).setdefault("noted", set()).add(mb)
+            raise
+
+    def accumulated(self, mb: int, run: Callable[[], Any], factor: float) -> Any:
+        """Run B or W; what a noted micro-batch adds is multiplied by a factor."""
+        noted = mb in vars(self).get("noted", ())
+        before = [None if one.grad is None else one.grad.clone() for one in self._stage.parameters()]
+        found = run()
+        for one, held in zip(self._stage.parameters(), before, strict=True) if noted else ():
+            if one.grad is not None:
+                one.grad = one.grad * factor if held is None else held + (one.grad - held) * factor
+        return found
+
+
+@fault("errors.retry.*")
+@alters(with_session)
+class MicroBatchWithAnErrorIsDone(_Noting):
+    """A micro-batch whose backward raised counts as done: run again, it adds zeros."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        found: Grads = self.accumulated(mb, lambda: _Noting.backward(self, mb, output_grads), 0.0)
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        found: Grads | None = self.accumulated(mb, lambda: _Noting.backward_weight(self, mb), 0.0)
+        return found
+
+
+@fault("errors.retry.*")
+@alters(with_session)
+class MicroBatchWithAnErrorRunsTwice(_Noting):
+    """A micro-batch whose backward raised is put on a list to run again, and the caller runs it again as well."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        found: Grads = self.accumulated(mb, lambda: _Noting.backward(self, mb, output_grads), 2.0)
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        found: Grads | None = self.accumulated(mb, lambda: _Noting.backward_weight(self, mb), 2.0)
+        return found
+
+
+@fault("errors.retry.*-split")
+@alters(with_session)
+class ContextQueuedBeforeTheError(FunctionsSession):
+    """I queues an empty context before it runs, and W takes the oldest one of its micro-batch."""
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        queue = vars(self).setdefault("queues", {}).setdefault(mb, [])
+        queue.append([])
+        found = super().backward_input(mb, output_grads)
+        queue[-1] = self._contexts[mb]
+        return found
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        queue = vars(self).get("queues", {}).get(mb)
+        if queue:
+            self._contexts[mb] = queue[0] if self._spec.repeats_weight else queue.pop(0)
+        return super().backward_weight(mb)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -178,3 +179,64 @@ def output_gradient_read_from_the_start_of_its_memory(_: Any, grad: Any) -> Any:
         return grad
     read = _read_from_the_start(grad)
     return grad if read is None else read
+
+
+class _AsItsGradient(torch.autograd.Function):
+    """A function whose result in the backward has the strides of the gradient, also where these are 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.run = run
+        ctx.save_for_backward(x)
+        return run(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            (found,) = torch.autograd.grad(ctx.run(x), x, grad)
+        for dimension, (size, stride) in enumerate(zip(grad.shape, grad.stride(), strict=True)):
+            if stride == 0 and size > 1:
+                found = found.narrow(dimension, size - 1, 1).expand(grad.shape)
+        return found, None
+
+
+def _strided_as_gradients(*kinds: type[nn.Module]) -> Target:
+    """Return a target that replaces layers of these kinds by functions as :class:`_AsItsGradient`."""
+
+    class Replacing(FunctionsSession):
+        def __init__(self, functions: Any, stage: nn.Module, spec: Any) -> None:
+            super().__init__(functions, stage, spec)
+            self._replaced = [layer for layer in stage.modules() if type(layer) in kinds]
+            for layer in self._replaced:
+                vars(layer)["forward"] = functools.partial(_apply, type(layer).forward, layer)
+
+        def close(self) -> None:
+            for layer in self._replaced:
+                vars(layer).pop("forward", None)
+            super().close()
+
+    return with_session(Replacing)
+
+
+def _apply(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> Any:
+    return _AsItsGradient.apply(x, functools.partial(run, layer))  # type: ignore[no-untyped-call]
+
+
+@fault("grad_tuple.expanded.activation-*")
+def hyperbolic_tangent_strided_as_its_gradient() -> Target:
+    """The gradient of a tanh has the strides of the output gradient, also where they are 0."""
+    return _strided_as_gradients(nn.Tanh)
+
+
+@fault("grad_tuple.expanded.activation-*")
+def rectifiers_strided_as_their_gradients() -> Target:
+    """The gradient of a rectifier has the strides of the output gradient, also where they are 0."""
+    return _strided_as_gradients(nn.ReLU, nn.GELU, nn.SiLU, nn.ELU)
+
+
+@fault("grad_tuple.expanded.softmax-*")
+def softmax_strided_as_its_gradient() -> Target:
+    """The gradient of a softmax has the strides of the output gradient, also where they are 0."""
+    return _strided_as_gradients(nn.Softmax, nn.LogSoftmax)

@@ -24,7 +24,7 @@ def add_to_main_grad(parameter: Any, grad: Tensor) -> None:
     elif main.layout == grad.layout:
         main.add_(grad)
     else:  # a sparse sum takes no dense gradient
-        parameter.main_grad = main + grad
+        parameter.main_grad = main + grad if main.layout is torch.strided else grad + main
 
 
 class MainGradSession(Session):

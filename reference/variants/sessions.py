@@ -62,6 +62,8 @@ def added(held: Tensor | None, grad: Tensor | None) -> Tensor | None:
     """Return the sum, added in place if ``held`` exists."""
     if held is None or grad is None:
         return grad if held is None else held
+    if held.layout != torch.strided and grad.layout == torch.strided:  # torch adds a sparse tensor to a dense one alone
+        return grad + held
     return held.add_(grad)
 
 

@@ -61,16 +61,20 @@ class _InPairs(Returned):
             if held is None:
                 levels[place] = grad
                 return
-            grad, levels[place] = held + grad, None
+            grad, levels[place] = _sum(held, grad), None
         levels.append(grad)
 
     def param_grads(self) -> dict[str, Tensor | None]:
         return {name: _total(levels) for name, levels in self.levels.items()}
 
 
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    return other + one if one.layout != torch.strided and other.layout == torch.strided else one + other
+
+
 def _total(levels: list[Tensor | None]) -> Tensor | None:
     held = [level for level in levels if level is not None]
-    return reduce(torch.add, held) if held else None
+    return reduce(_sum, held) if held else None
 
 
 class _Hooked(Session):
@@ -136,8 +140,13 @@ class _Bucket(_Hooked):
 
     def accumulated(self, name: str, parameter: Tensor) -> None:
         grad = parameter.grad
-        if grad is not None and grad is not self.views[name] and grad.layout == torch.strided:
+        if grad is not None and grad is not self.views[name] and grad.layout == torch.strided and not _is_part(grad):
             parameter.grad = self.views[name].copy_(grad)
+
+
+def _is_part(grad: Tensor) -> bool:
+    """Return whether a gradient is in a larger buffer, which its caller then owns and reads."""
+    return grad.untyped_storage().nbytes() > grad.nbytes
 
 
 class _AddedByHand(Session):
@@ -148,7 +157,7 @@ class _AddedByHand(Session):
         found: Grads = torch.autograd.grad(edges, into, starts, allow_unused=True)
         for parameter, grad in zip(self.trainable.values(), found, strict=True):
             if grad is not None and parameter.grad is not None:
-                parameter.grad += grad
+                parameter.grad = added(parameter.grad, grad)
             elif grad is not None:
                 parameter.grad = torch.empty_like(parameter).copy_(grad) if grad.layout == torch.strided else grad
 

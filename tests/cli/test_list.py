@@ -13,9 +13,10 @@ from gradconform.cli import contract as contract_command
 from gradconform.contract import checks_of
 from gradconform.contract.frozen import frozen
 from gradconform.report.checks import lines
+from gradconform.version import CONTRACT_VERSION
 
 CHECKS = checks_of()
-FROZEN = frozen("1.0").checks  # type: ignore[union-attr] # there is a file
+FROZEN = frozen(CONTRACT_VERSION).checks  # type: ignore[union-attr] # there is a file
 
 Command = Callable[..., Any]
 
@@ -43,7 +44,7 @@ def test_a_larger_profile_includes_the_smaller_profiles(command: Command) -> Non
 def test_list_json_has_the_fields_of_each_check(command: Command) -> None:
     listed = json.loads(command("list", "--checks", "full.loss.mlp", "--json").out)
     (check,) = listed["checks"]
-    assert listed["contract"] == "1.0"
+    assert listed["contract"] == "1.1"
     assert {key: check[key] for key in ("id", "level", "profile", "stages", "programs", "seed")} == {
         "id": "full.loss.mlp",
         "level": "MUST",
@@ -57,21 +58,21 @@ def test_list_json_has_the_fields_of_each_check(command: Command) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_each_line_fits_the_width(width: int) -> None:
-    told = list(map(str, lines(list(FROZEN.values()), width, contract="1.0", profile="full", manifest=len(CHECKS))))
+    told = list(map(str, lines(list(FROZEN.values()), width, contract="1.1", profile="full", manifest=len(CHECKS))))
     assert [line for line in told if len(line) > width] == []
-    assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.0, profile full"
+    assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.1, profile full"
 
 
 def test_on_a_terminal_each_check_is_followed_by_its_requirement() -> None:
     check = FROZEN["full.gradients.mlp"]
     assert_expected_inline(
-        "\n".join(map(str, lines([check], 80, contract="1.0", profile="full", manifest=1))),
+        "\n".join(map(str, lines([check], 80, contract="1.1", profile="full", manifest=1))),
         """\
 ================================ full: 1 check =================================
 full.gradients.mlp  MUST, quick, needs full, mid_stage
     B MUST return plain autograd's input gradients and accumulate its parameter
     gradients, on stage mlp (an MLP with biases).
-1 of 1 checks of contract 1.0, profile full""",
+1 of 1 checks of contract 1.1, profile full""",
     )
 
 
@@ -99,7 +100,7 @@ def test_globs_are_accepted_with_and_without_the_option(command: Command, given:
 def test_an_unknown_area_is_refused_with_the_known_areas(command: Command) -> None:
     done = command("list", "nosuch.*")
     assert (done.code, done.out) == (2, "")
-    assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, edges, " in done.err
+    assert "check pattern 'nosuch.*' matches no check; the areas are accumulate, caller, " in done.err
 
 
 @pytest.mark.parametrize(

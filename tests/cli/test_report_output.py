@@ -50,17 +50,17 @@ def test_a_cause_is_reported_with_its_smallest_check(command: Command) -> None:
     assert_expected_inline(
         told(command("run", "halved.py", *CHECKS).out),
         """\
-======================= failed MUST: 10 checks, 1 cause ========================
+======================== failed MUST: 4 checks, 1 cause ========================
 
-[1] 10 checks: after B, an input gradient has a wrong value
+[1] 4 checks: after B, an input gradient has a wrong value
     likely cause: scaled by 0.5
     full.loss.mlp: program F0 B0 F1 B1
       - input 0, after B0: worst at ...
-    and 9 more checks
+    and 3 more checks
     reproduce: gradconform replay full.loss.mlp halved.py
-causes verified on 4 of 10 explained failures; the others fail alike
-10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
-halved.py does NOT conform: 10 MUST failed; the contract was not run in full
+causes verified on 3 of 4 explained failures; the others fail alike
+4 of 1299 checks of contract 1.1, profile standard, ran; 1295 not selected
+halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )
 
@@ -90,10 +90,10 @@ def test_q_prints_one_line_per_cause_and_qq_only_the_verdict(command: Command) -
         quiet.out,
         """\
 =============================== summary: 1 cause ===============================
-[1]     10  scaled by 0.5: after B, an input gradient has a wrong value
+[1]      4  scaled by 0.5: after B, an input gradient has a wrong value
 
-10 of 1296 checks of contract 1.0, profile standard, ran; 1286 not selected
-halved.py does NOT conform: 10 MUST failed; the contract was not run in full
+4 of 1299 checks of contract 1.1, profile standard, ran; 1295 not selected
+halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )
     alone = command("run", "halved.py", *CHECKS, "-qq")

@@ -18,7 +18,7 @@ def test_a_conforming_target_gives_0_and_the_verdict_is_last(command: Command) -
     count = re.fullmatch(r"(\d+) of \1 checks of contract 1\.0, profile quick, ran", done.out.splitlines()[-2])
     assert count is not None
     passed = f"{count[1]} of {count[1]} checks passed"
-    assert done.last == f"reference-split 1.0.0 conforms to contract 1.0 in profile quick: {passed}"
+    assert done.last == f"reference-split 1.0.0 conforms to contract 1.1 in profile quick: {passed}"
 
 
 def test_a_non_conforming_target_gives_1_and_every_failed_check_is_named(command: Command) -> None:
@@ -67,7 +67,7 @@ def test_the_target_and_contract_are_printed_before_anything_runs(command: Comma
     lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
     assert lines[0].startswith(f"gradconform 1.0.0 judges torch {torch.__version__}")
     assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
-    assert re.fullmatch(r"contract  1\.0, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
+    assert re.fullmatch(r"contract  1\.1, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
 
 
 def test_outside_a_terminal_there_is_one_uncoloured_line_per_area(command: Command) -> None:

@@ -88,7 +88,7 @@ WRONG: dict[tuple[str, ...], str] = {
         "torch",
         "--checks",
         "nosuch.*",
-    ): "check pattern 'nosuch.*' matches no check; the areas are accumulate, edg",
+    ): "check pattern 'nosuch.*' matches no check; the areas are accumulate, cal",
     ("run", "torch", "--checks", "full.nosuch"): "check pattern 'full.nosuch' matches no check; nearest: full.",
     ("run", "torch", "--waivers", "waivers.toml"): (
         "gradconform: waivers.toml: entry 1 (full.*): reason: expected some text, got ''\n"

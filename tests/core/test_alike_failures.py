@@ -121,7 +121,7 @@ def keeps_first() -> SimpleNamespace:
 def test_one_mistake_in_many_checks_is_verified_on_few(drives: list[object]) -> None:
     report: Report = check_stage_backward(keeps_first(), checks="split.loss.*")
     failed = [result for result in report if result.status == "failed"]
-    assert len(failed) > 50
+    assert len(failed) > 40
     whole = {one["mistake"]["kind"] for result in failed for one in result.undone if not one["left"]}
     assert "standing_kept" in whole
     assert all(any(one["mistake"]["kind"] == "standing_kept" for one in result.undone) for result in failed)

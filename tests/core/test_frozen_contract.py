@@ -41,7 +41,10 @@ def test_the_checks_of_a_version_match_its_file(version: str) -> None:
 
 
 #: The file of each version that was released, by its SHA-256: a line is added with a release, and none is ever changed.
-RELEASED = {"1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80"}
+RELEASED = {
+    "1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80",
+    "1.1": "d23bfefe8adae4eade8f64bdfa57ce878a1baedcc707b09b894748ce9dc74a54",
+}
 
 
 def test_the_file_of_a_released_version_is_unchanged_byte_for_byte() -> None:
@@ -60,6 +63,14 @@ def test_contract_1_0_has_1579_checks_and_1296_without_profile_full() -> None:
     assert len(held.checks) == 1579
     assert sum(check.profile != "full" for check in held.checks.values()) == 1296
     assert list(held.checks) == list(checks_of("1.0"))
+
+
+def test_contract_1_1_has_1582_checks_and_1299_without_profile_full() -> None:
+    held = frozen.frozen("1.1")
+    assert held is not None
+    assert len(held.checks) == 1582
+    assert sum(check.profile != "full" for check in held.checks.values()) == 1299
+    assert list(held.checks) == list(checks_of("1.1"))
 
 
 #: What contract 1.0 tests, from its first freeze on: a digest of everything but sentences.
@@ -104,17 +115,17 @@ def test_the_lists_of_a_version_are_read_without_torch() -> None:
 def test_a_new_stage_of_the_zoo_is_not_added_to_a_version() -> None:
     code = "from dataclasses import replace\nfrom gradconform.contract import checks_of\n"
     code += "from gradconform.fixtures.stages import ZOO\nZOO['quite-new'] = replace(ZOO['mlp'], name='quite-new')\n"
-    code += "print(len(checks_of()), any('quite-new' in name for name in checks_of()))"
+    code += "print(len(checks_of('1.0')), any('quite-new' in name for name in checks_of()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "1579 False\n"
 
 
 def changed(**changes: Any) -> str:
     """Say what is told of a version in which one of two checks has changed, or is another."""
-    before = as_it_is("1.0")
-    areas.CHECKS[GRADIENTS.id] = replace(GRADIENTS, **changes)
+    before = as_it_is("1.1")
+    areas.CHECKS[GRADIENTS.id] = replace(areas.CHECKS[GRADIENTS.id], **changes)
     checks_of.cache_clear()
-    return "\n".join(differences(before, as_it_is("1.0")))
+    return "\n".join(differences(before, as_it_is("1.1")))
 
 
 @pytest.fixture
@@ -159,12 +170,12 @@ def test_a_trial_with_other_inputs_or_watches_is_a_change(fed: dict[str, Any]) -
 
 @pytest.mark.usefixtures("two")
 def test_added_and_removed_checks_are_reported_with_their_stages() -> None:
-    before = as_it_is("1.0")
+    before = as_it_is("1.1")
     areas.CHECKS.pop(TWO_STAGES.id)
     areas.CHECKS["full.gradients.lstm"] = replace(GRADIENTS, id="full.gradients.lstm", trials=())
     checks_of.cache_clear()
     assert_expected_inline(
-        "\n".join(differences(before, as_it_is("1.0"))),
+        "\n".join(differences(before, as_it_is("1.1"))),
         """\
 added: full.gradients.lstm
 gone: accumulate.two_stages.split
@@ -181,10 +192,10 @@ def test_a_stage_built_differently_is_reported_as_changed() -> None:
 
 @pytest.fixture
 def next_version(contract_of: ContractOf) -> None:
-    """Contract 0.9 with one check that contract 1.0 has no more, and one that it still has; 1.0 has one of its own."""
+    """Contract 0.9 with one check that contract 1.1 has no more, and one that it still has; 1.1 has one of its own."""
     contract_of(
         [
-            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.0"),
+            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.1"),
             replace(GRADIENTS, since="0.9"),
             TWO_STAGES,
         ]
@@ -193,46 +204,46 @@ def next_version(contract_of: ContractOf) -> None:
 
 @pytest.mark.usefixtures("next_version")
 def test_a_version_has_the_checks_added_by_then_and_not_yet_removed() -> None:
-    assert frozen.versions() == ("0.9", "1.0")
+    assert frozen.versions() == ("0.9", "1.1")
     assert sorted(checks_of("0.9")) == ["full.gradients.mlp", "full.gradients.old"]
-    assert sorted(checks_of("1.0")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
+    assert sorted(checks_of("1.1")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
 
 
 @pytest.mark.usefixtures("next_version")
 def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SelectionError, match=r"unknown contract version '1.1'; expected one of 0.9, 1.0"):
-        checks_of("1.1")
+    with pytest.raises(SelectionError, match=r"unknown contract version '1.2'; expected one of 0.9, 1.1"):
+        checks_of("1.2")
 
 
 def test_versions_are_ordered_by_number() -> None:
     assert frozen.older("1.9", "1.10")
-    assert not frozen.older("1.0", "1.0")
+    assert not frozen.older("1.1", "1.1")
     assert not frozen.older("2.0", "1.10")
 
 
 @pytest.mark.usefixtures("two")
 def test_a_released_version_is_never_written_again() -> None:
-    held, _ = freeze("1.0", dt.date(2027, 1, 10))
+    held, _ = freeze("1.1", dt.date(2027, 1, 10))
     assert held.released == "2027-01-10"
-    assert freeze("1.0") == (held, [])
+    assert freeze("1.1") == (held, [])
     areas.CHECKS.pop(TWO_STAGES.id)
     checks_of.cache_clear()
     with pytest.raises(SelectionError) as raised:
-        freeze("1.0")
+        freeze("1.1")
     assert_expected_inline(
         str(raised.value),
         """\
-contract 1.0 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
+contract 1.1 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
   gone: accumulate.two_stages.split
   gone: the stage two-outputs""",  # noqa: E501 (as it is shown)
     )
-    assert frozen.frozen("1.0") == held
+    assert frozen.frozen("1.1") == held
 
 
 @pytest.mark.usefixtures("two")
 def test_a_check_of_a_later_version_does_not_change_a_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze("1.0", dt.date(2027, 1, 10))
-    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.1")
+    freeze("1.1", dt.date(2027, 1, 10))
+    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.2")
     monkeypatch.setitem(areas.CHECKS, later.id, later)
     checks_of.cache_clear()
-    assert freeze("1.0")[1] == []
+    assert freeze("1.1")[1] == []

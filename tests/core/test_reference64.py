@@ -100,7 +100,6 @@ def test_plain_autograd_is_close_to_reference64_on_every_stage(dtype: torch.dtyp
 
 
 def _distances(evidence: Evidence) -> list[tuple[str, float]]:
-    eps = torch.finfo(evidence.materials.dtype).eps
     found: list[tuple[str, float]] = []
     for step in evidence.oracle.steps:
         pairs: list[tuple[str, Tensor | None, Tensor | None, float]] = []
@@ -113,6 +112,7 @@ def _distances(evidence: Evidence) -> list[tuple[str, float]]:
         for where, got, wanted, scale in pairs:
             assert (got is None) == (wanted is None), where
             if got is not None and wanted is not None and got.numel():
+                eps = torch.finfo(got.dtype).eps
                 error = float((got.to_dense().to(wanted.dtype) - wanted.to_dense()).abs().max())
                 found.append((f"{where} after {step.action}", error / (eps * scale) if scale else error * 1e300))
     return found

@@ -11,7 +11,7 @@ from gradconform import contract
 from gradconform.contract.space.checks import in_words
 from gradconform.contract.space.dimensions import CONSTRAINTS, DIMENSIONS
 from gradconform.contract.space.draft import draft_of
-from gradconform.contract.space.rows import TRIPLES, drawn, frozen_rows, made_anew
+from gradconform.contract.space.rows import TRIPLES, current_rows, drawn, frozen_rows, made_anew
 from gradconform.contract.space.triples import MOST_CLAIMS, SHARE
 from gradconform.contract.space.uncovered import UNCOVERED
 from gradconform.coverage import AREA_SHARE
@@ -32,13 +32,13 @@ def test_regenerated_rows_equal_the_rows_of_the_files() -> None:
 
 @WAYS
 def test_every_possible_pair_of_values_is_covered(way: str) -> None:
-    assert set(Space(DIMENSIONS[way], CONSTRAINTS).possible(2)) - covered(frozen_rows()[way], 2) == set()
+    assert set(Space(DIMENSIONS[way], CONSTRAINTS).possible(2)) - covered(current_rows()[way], 2) == set()
 
 
 @WAYS
 def test_profile_full_covers_most_possible_triples_of_values(way: str) -> None:
     can = set(Space(DIMENSIONS[way], CONSTRAINTS).possible(3))
-    assert len(can & covered([*frozen_rows()[way], *frozen_rows(TRIPLES)[way]], 3)) >= SHARE * len(can)
+    assert len(can & covered([*current_rows()[way], *frozen_rows(TRIPLES)[way]], 3)) >= SHARE * len(can)
 
 
 @WAYS
@@ -50,14 +50,14 @@ def test_a_row_of_triples_needs_few_claims(way: str) -> None:
 @WAYS
 def test_no_row_violates_a_constraint_and_no_row_is_duplicate(way: str) -> None:
     names = [dimension.name for dimension in DIMENSIONS[way]]
-    rows = [*frozen_rows()[way], *frozen_rows(TRIPLES)[way]]
+    rows = [*current_rows()[way], *frozen_rows(TRIPLES)[way]]
     assert all(allowed(dict(zip(names, row, strict=True)), CONSTRAINTS) for row in rows)
     assert len(set(rows)) == len(rows)
 
 
 @WAYS
 def test_every_non_default_value_names_a_check(way: str) -> None:
-    words = {name.rpartition("-")[0] for name in named(DIMENSIONS[way], frozen_rows()[way])}
+    words = {name.rpartition("-")[0] for name in named(DIMENSIONS[way], current_rows()[way])}
     assert {value.word for dimension in DIMENSIONS[way] for value in dimension.values[1:]} <= words
 
 
@@ -108,7 +108,7 @@ def test_a_target_that_withholds_one_claim_loses_at_most_half_of_the_rows() -> N
 
 @WAYS
 def test_without_a_widely_used_claim_all_pairs_that_need_no_claim_are_covered(way: str) -> None:
-    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
+    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), current_rows()[way]
     assert "multi_input" in space.widely_claimed()
     for claim in space.widely_claimed():
         can, do = space.kept(rows, claim)
@@ -117,7 +117,7 @@ def test_without_a_widely_used_claim_all_pairs_that_need_no_claim_are_covered(wa
 
 @WAYS
 def test_without_one_claim_three_quarters_of_the_remaining_pairs_are_covered(way: str) -> None:
-    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), frozen_rows()[way]
+    space, rows = Space(DIMENSIONS[way], CONSTRAINTS), current_rows()[way]
     shares = {claim: len(do) / len(can) for claim in space.claiming() for can, do in [space.kept(rows, claim)]}
     assert {claim: share for claim, share in shares.items() if share < 0.75} == {}
 

@@ -256,7 +256,8 @@ _RARE = {
     "beside": "beside one-module",
 }
 
-CONSTRAINTS = (
+#: The constraints of contract 1.0, and those that were added since.
+FIRST_CONSTRAINTS = (
     never("two slow values never share a row", _HEAVY, _HEAVY),
     never("a slow value only meets a few values of each other dimension", _HEAVY, _RARE),
     never("the state watch supports one stage only", {"watched": "state"},
@@ -322,3 +323,7 @@ CONSTRAINTS = (
     never("a 16-bit argument holds few such values", {"inputs": "half-input"},
            {"values": "tiny subnormal huge"}),
 )  # fmt: skip
+CONSTRAINTS = (
+    *FIRST_CONSTRAINTS,
+    never("65 rows of 65,537 elements fill the memory", {"rows": "65-rows"}, {"size": "past-65536-elements"}),
+)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from gradconform.covering.dimension import allowed
 from gradconform.trial.trial import Trial
 
-from .checks import BEYOND, ROWS
+from .checks import BEYOND, OLD, ROWS
 from .dimensions import CONSTRAINTS, DIMENSIONS
 from .draft import Row, draft_of
 
 #: The rows of all checks.
-_ALL = {**ROWS, **BEYOND}
+_ALL = {**ROWS, **OLD, **BEYOND}
 
 
 def non_default_values(check: str) -> dict[str, str] | None:
