@@ -38,7 +38,7 @@ from .lane import Lane
 from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
 from .process_state import Handed, settings, state_outside_torch
-from .returned_forms import named_grads, refuse_other_than_grads
+from .returned_forms import GRADIENTS, named_grads, refuse_other_than_grads
 from .stage_changes import tie, write_over
 from .stage_inputs import args_of, grads_of
 from .streams import CallerReads, SeesStreams
@@ -428,7 +428,7 @@ class _Run:
             if not sits_on(value.device, self.materials.device):
                 sight.keep_misplaced(sort, f"{prefix} {name}", value.device)
 
-    def _look(self, lane: Lane, sight: Sight) -> None:
+    def _look(self, lane: Lane, sight: Sight) -> None:  # noqa: C901 (each call would cost 17 per check)
         """Record the gradients and state after an action."""
         action = sight.action
         watch = self.trial.watch
@@ -439,9 +439,11 @@ class _Run:
             return
         try:
             with self.alone:
-                stored = lane.param_grads if lane.closed else named_grads(lane.session.param_grads())
+                stored = lane.param_grads if lane.closed else lane.session.param_grads()
+            if type(stored) is not dict or not GRADIENTS.issuperset(map(type, stored.values())):  # not common
+                stored = named_grads(stored)
             stored = lane.altering.stored(stored) if lane.altering else stored
-            stored = {**stored, **lane.buffer} if lane.buffer else stored
+            stored = {**stored, **lane.buffer}
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error, call="param_grads()")
             return

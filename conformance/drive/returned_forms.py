@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+
+#: The usual types of gradients.
+GRADIENTS = frozenset({type(None), Tensor, nn.Parameter})
 
 
 def named_grads(returned: Any) -> dict[str, Tensor | None]:
