@@ -21,10 +21,10 @@ def block(language: str, position: int = 0) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the files of the page."""
     made = tmp_path_factory.mktemp("adapter")
-    (made / "engine.py").write_text(block("python", 1), encoding="utf-8")
-    (made / "my_adapter.py").write_text(block("python", 2), encoding="utf-8")
-    (made / "zero_bubble.py").write_text(block("python", 3), encoding="utf-8")
-    (made / "split_adapter.py").write_text(block("python", 4), encoding="utf-8")
+    (made / "engine.py").write_text(block("python", 0), encoding="utf-8")
+    (made / "my_adapter.py").write_text(block("python", 1), encoding="utf-8")
+    (made / "zero_bubble.py").write_text(block("python", 2), encoding="utf-8")
+    (made / "split_adapter.py").write_text(block("python", 3), encoding="utf-8")
     return made
 
 
@@ -43,10 +43,10 @@ def test_the_page_shows_the_output_of_its_commands(position: int, folder: Path) 
 
 
 def test_a_weight_gradient_stored_twice_is_an_engine_failure(folder: Path) -> None:
-    wrong = block("python", 3).replace("self.waiting[mb] = list(self.left)", "self.waiting[mb] = 2 * self.left")
-    assert wrong != block("python", 3)
+    wrong = block("python", 2).replace("self.waiting[mb] = list(self.left)", "self.waiting[mb] = 2 * self.left")
+    assert wrong != block("python", 2)
     (folder / "twice.py").write_text(wrong, encoding="utf-8")
-    adapter = block("python", 4).replace("from zero_bubble", "from twice")
+    adapter = block("python", 3).replace("from zero_bubble", "from twice")
     (folder / "twice_adapter.py").write_text(adapter, encoding="utf-8")
     done = run(folder, "gradconform", "run", "twice_adapter.py:Adapter", "--checks", "split.gradients.mlp")
     assert done.returncode == 1
@@ -61,8 +61,8 @@ def test_the_page_imports_the_tree_functions() -> None:
 
 
 def test_the_refusal_example_of_the_page_works(folder: Path) -> None:
-    (folder / "refusal.py").write_text(block("python"), encoding="utf-8")
-    adapter = block("python", 2).replace("        outputs = self", "        refuse_empty(args)\n        outputs = self")
+    (folder / "refusal.py").write_text(block("python", 4), encoding="utf-8")
+    adapter = block("python", 1).replace("        outputs = self", "        refuse_empty(args)\n        outputs = self")
     (folder / "refusing.py").write_text(f"from refusal import refuse_empty\n{adapter}", encoding="utf-8")
     done = run(folder, "gradconform", "run", "refusing.py:Adapter", "--checks", "full.gradients.empty-batch", "-v")
     assert "refused by my-engine: my-engine sends no empty batch" in " ".join(done.stdout.split())
@@ -70,12 +70,12 @@ def test_the_refusal_example_of_the_page_works(folder: Path) -> None:
 
 
 def test_the_adapter_has_less_than_50_lines() -> None:
-    assert len(block("python", 2).splitlines()) < 50
+    assert len(block("python", 1).splitlines()) < 50
 
 
 def test_an_adapter_that_fails_on_a_linear_fails_its_pre_flight(folder: Path) -> None:
-    wrong = block("python", 2).replace("tuple(self.engine", "tuple(2 * grad for grad in self.engine")
-    assert wrong != block("python", 2)
+    wrong = block("python", 1).replace("tuple(self.engine", "tuple(2 * grad for grad in self.engine")
+    assert wrong != block("python", 1)
     (folder / "wrong.py").write_text(wrong, encoding="utf-8")
     done = run(folder, "gradconform", "run", "wrong.py:Adapter", "--checks", "full.gradients.mlp")
     assert done.returncode == 7

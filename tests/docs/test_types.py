@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 NAMES = {
     "my-sharded-stage.md": ["my_layers.py", "clipped.py", "mistaken.py", "of_my_layers.py"],
     "write-an-adapter.md": [
-        "refusing.py",
         "engine.py",
         "my_adapter.py",
         "zero_bubble.py",
         "split_adapter.py",
+        "refusing.py",
         "use.py",
     ],
 }
