@@ -111,7 +111,7 @@ def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob, 
         job.dtype,
         status="failed" if own else "error",
         kind="error" if own else "kit" if kit else "environment",
-        message="\n".join([row.tried, *said, *_sentences(ended, job), *(_tracebacks(ended) if kit else [])]),
+        message="\n".join([*said, *_sentences(ended, job), row.tried, *(_tracebacks(ended) if kit else [])]),
     )
     for check in others:
         words = f"the ranks ended before it could be judged; see {first.id}"
