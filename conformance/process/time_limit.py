@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 
 from gradconform.exits import EXIT_DOES_NOT
+from gradconform.text.escaping import for_terminal
 
 from .stacks import stack_lines
 
@@ -42,5 +43,6 @@ def _end(text: str) -> None:
         file.seek(0)
         own = f"Current thread 0x{threading.get_ident():016x}"  # this one
         stacks = "\n\n".join(block for block in file.read().split("\n\n") if not block.startswith(own))
-    print(text, *stack_lines(stacks), sep="\n", file=sys.stderr, flush=True)  # noqa: T201 (the process ends here)
+    lines = map(for_terminal, [text, *stack_lines(stacks)])
+    print(*lines, sep="\n", file=sys.stderr, flush=True)  # noqa: T201 (the process ends here)
     inspect.unwrap(os._exit)(EXIT_DOES_NOT)  # not the command's own, which charges the target

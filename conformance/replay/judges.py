@@ -102,6 +102,7 @@ def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[s
     for trial in check.trials[:1]:
         found += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
         found += sorted(trial.watch - _WATCHED)
+        found += ["two stages at once"] if trial.at_once else []
     found += ["the mean over many draws"] if check.pooled is not None else []
     late = capabilities.weight_when == "finish" and any("hook of" in one for one in compared(check, capabilities))
     found += ["weight_when=finish"] if late else []

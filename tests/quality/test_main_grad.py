@@ -20,6 +20,7 @@ from gradconform.target.resolve import resolve
 
 #: What a target is not given because its gradients are in main_grad, and why.
 ABOUT_GRAD = {
+    "caller.buffer": (5, "the caller reads its own buffer, of which .grad is a view"),
     "hooks.altered": (4, "a hook moves the gradient out of .grad"),
     "hooks.post_accumulate_grad": (6, "the sum in .grad is read while the hook runs"),
     "state.stored_layout": (4, "the strides of .grad are compared"),

@@ -39,7 +39,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def judged(fault: str, values: Mapping[str, str], way: str = "split") -> Report:
     report = check_stage_backward(FAULTS[fault].make(), checks=rows_with(way, values))
-    assert report.summary["failed"] == report.planned
+    assert report.summary["failed"], "another value of a row may hide the fault there, but not in both"
     return report
 
 

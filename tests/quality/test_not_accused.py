@@ -143,7 +143,7 @@ class TracedInOpen(AutogradSession):
 def test_the_loss_may_be_computed_at_any_time(session: type[AutogradSession]) -> None:
     report = judged(adapter(session, split=False, mixed=False), "full.loss.*", "schedule.gradients.gpipe-*")
     assert [(result.check, result.message) for result in report.failures] == []
-    assert report.summary["passed"] > 60
+    assert report.summary["passed"] > 30
 
 
 def ones_for_scalars(outputs: Any, grads: Any) -> Any:
