@@ -254,32 +254,24 @@ def _of_auxiliary_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     """Yield wrong means of auxiliary losses in place of the mean over all tokens."""
     of_step: Counter[int] = Counter()
     of_replica: Counter[tuple[int, int]] = Counter()
+    tokens_of: Counter[int] = Counter()
     tokens = positions = 0
     for part in sums.parts:
         of_step[part.step] += part.positions
         of_replica[part.step, part.replica] += part.positions
+        tokens_of[part.step] += part.tokens
         if part.step == sums.step and part.own:
             tokens, positions = tokens + part.tokens, positions + part.positions
     if tokens:
         name = "divided by the number of tokens that count in the loss"
         other = Cause(Mistake.AUXILIARY_SCALED, factors=(positions / tokens,), names=(name,))
-        yield other, _by_tokens_of_loss(sums)
+        yield other, lambda part: (1.0, of_step[part.step] / tokens_of[part.step])
     parts = float(sums.microbatches * sums.replicas)
     yield (
         Cause(Mistake.AUXILIARY_OF_REPLICAS),
         lambda part: (1.0, of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas),
     )
     yield Cause(Mistake.AUXILIARY_OF_MICROBATCHES), lambda part: (1.0, of_step[part.step] / part.positions / parts)
-
-
-def _by_tokens_of_loss(sums: StepSums) -> _Counts:
-    """Return the counts if each step's auxiliary losses are divided by the tokens that count in its loss."""
-    tokens: Counter[int] = Counter()
-    positions: Counter[int] = Counter()
-    for part in sums.parts:
-        tokens[part.step] += part.tokens
-        positions[part.step] += part.positions
-    return lambda part: (1.0, positions[part.step] / tokens[part.step])
 
 
 def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:

@@ -13,15 +13,13 @@ from gradconform.results import Sort
 
 from .finding import Finding, Judged, by_numeric_rule, error_in
 from .gradients import compare_in, narrowed
-from .state import raised
+from .state import changed_later, raised
 from .values import Known, Reference
 
 
 def outputs_stay(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned outputs that changed after they were returned."""
-    yield from raised(evidence.observation)
-    for name in evidence.observation.changed_later:
-        yield Finding("changed", name, "", "changed after it was returned", sort="output")
+    yield from changed_later(evidence, "output")
 
 
 def stage_freed(evidence: Evidence) -> Iterator[Finding]:

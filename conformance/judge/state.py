@@ -142,9 +142,14 @@ def input_grad_attributes(evidence: Evidence) -> Judged:
 
 def returned_stays(evidence: Evidence) -> Iterator[Finding]:
     """Yield returned gradients that changed after they were returned."""
+    yield from changed_later(evidence, "input gradient")
+
+
+def changed_later(evidence: Evidence, sort: Sort) -> Iterator[Finding]:
+    """Yield what changed after it was returned: tensors of one sort, which the trial watches."""
     yield from raised(evidence.observation)
     for name in evidence.observation.changed_later:
-        yield Finding("changed", name, "", "changed after it was returned", sort="input gradient")
+        yield Finding("changed", name, "", "changed after it was returned", sort=sort)
 
 
 def returned_contiguous(evidence: Evidence) -> Iterator[Finding]:

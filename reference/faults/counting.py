@@ -1,4 +1,4 @@
-"""Faults of counts past the usual, and of tensors that are told apart by their values or names."""
+"""Faults of counts past the usual, and of tensors that are recognised by their values or names."""
 
 from __future__ import annotations
 

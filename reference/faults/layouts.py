@@ -221,7 +221,7 @@ def _strided_as_gradients(*kinds: type[nn.Module]) -> Target:
 
 
 def _apply(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> Any:
-    return _AsItsGradient.apply(x, functools.partial(run, layer))  # type: ignore[no-untyped-call]
+    return _AsItsGradient.apply(x, functools.partial(run, layer))  # type: ignore[no-untyped-call] # torch's
 
 
 @fault("grad_tuple.expanded.activation-*")
