@@ -413,7 +413,7 @@ def test_a_watch_of_a_trial_is_written_to_the_script_or_refused(monkeypatch: pyt
     watched = frozenset().union(*(trial.watch for check in CHECKS.values() for trial in check.trials))
     for what in sorted(watched):
         trial = replace(PLAIN, watch=frozenset({what}))
-        if what in {"lifetime", "growth"}:
+        if what in {"growth", "lifetime", "outputs", "stage"}:
             with pytest.raises(ScriptError, match=rf"no script can show what .* watches \({what}\)"):
                 replayed(trial).text()
         else:
