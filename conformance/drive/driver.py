@@ -433,7 +433,7 @@ class _Run:
         action = sight.action
         watch = self.trial.watch
         if lane.lifetime:
-            sight.seen.update(lane.lifetime.seen(ended=action.kind == "finish"))
+            sight.seen.update(lane.lifetime.seen(ended=action.kind == "finish", allowed=sight.known.alive))
         if "growth" in watch:
             self._count(sight)
             return

@@ -188,6 +188,10 @@ class Alive:
     saved: int
     args: int
 
+    def within(self, allowed: Alive) -> bool:
+        """Return whether none of the counts is above the ``allowed`` one."""
+        return self.outputs <= allowed.outputs and self.saved <= allowed.saved and self.args <= allowed.args
+
 
 @dataclass(frozen=True)  # without slots: a field that an action has not shown stays with the class, see :meth:`of`
 class Step:

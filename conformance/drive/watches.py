@@ -244,10 +244,13 @@ class LifetimeWatch:
             for mb, saved in self._saved.items()
         }
 
-    def seen(self, *, ended: bool) -> dict[str, Any]:
-        """Return what a step shows: the counts and, at the end, what holds the tensors that are left."""
+    def seen(self, *, ended: bool, allowed: Mapping[int, Alive]) -> dict[str, Any]:
+        """Return what a step shows: the counts and, at the end, what holds tensors beyond the ``allowed`` ones.
+
+        To name a holder takes a search of all objects, so none is named where plain autograd keeps as many.
+        """
         alive = self.count()
-        left = ended and any(one.outputs or one.saved or one.args for one in alive.values())
+        left = ended and any(not one.within(allowed.get(mb, one)) for mb, one in alive.items())
         return {"alive": alive, "held": self._held()} if left else {"alive": alive}
 
     def _held(self) -> dict[int, str]:

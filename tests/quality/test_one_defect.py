@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from gradconform import check_stage_backward
 from gradconform.adapter import Capabilities, StageSpec
+from gradconform.drive.observation import Alive
+from gradconform.drive.watches import LifetimeWatch
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import Known, compare
 from gradconform.reference.autograd import AutogradSession
@@ -116,6 +118,16 @@ def test_what_holds_a_tensor_is_named() -> None:
     assert "keeps 1 output alive; plain autograd keeps 0; KEPT of " in result.message
     assert "test_one_defect holds them" in result.message
     assert "garbage collector" not in result.message
+
+
+def test_what_holds_a_tensor_is_searched_for_only_beyond_plain_autograds() -> None:
+    output = torch.ones(1)
+    watch = LifetimeWatch()
+    with watch.watch(0, ()):
+        watch.outputs(0, output)
+    assert watch.seen(ended=True, allowed={0: Alive(outputs=1, saved=0, args=0)}).keys() == {"alive"}
+    assert watch.seen(ended=True, allowed={0: Alive(outputs=0, saved=0, args=0)}).keys() == {"alive", "held"}
+    assert watch.seen(ended=True, allowed={}).keys() == {"alive"}, "plain autograd itself is measured"
 
 
 class Cycle(AutogradSession):
