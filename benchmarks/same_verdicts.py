@@ -66,7 +66,8 @@ def statuses(checkout: Path, words: tuple[str, ...], report: Path) -> dict[str, 
 
 def compared(now: Path, reports: tuple[Path, Path]) -> str:
     """Return the last line that ``gradconform compare`` of a checkout prints."""
-    command = [str(now / ".venv" / "bin" / "python"), "-m", "gradconform", "compare", *map(str, reports)]
+    words = ("compare", "--intersection", *map(str, reports))  # BASE may have an older contract
+    command = [str(now / ".venv" / "bin" / "python"), "-m", "gradconform", *words]
     done = subprocess.run(command, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False)
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
 
