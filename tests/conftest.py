@@ -20,6 +20,7 @@ from jsonschema import Draft202012Validator
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
+from gradconform.contract.shard import Shard
 from gradconform.process import worker
 from gradconform.process.imports import imports_shared, imports_uncollected
 from gradconform.reading.report import schema
@@ -28,8 +29,9 @@ from gradconform.torch_releases.precision import PRECISIONS, precision
 from gradconform.version import CONTRACT_VERSION, FIRST_VERSION
 
 from . import stuck
+from .daily_part import part_of_today
 from .long_tests import LONG_TESTS, mark_long_tests
-from .together import Together
+from .together import Together, scope_of
 
 pytest_plugins = ["pytester"]
 
@@ -86,14 +88,37 @@ def hour_passes_when_there_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path
     return simulate
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option with which CI runs a part of the slow tests."""
+    parser.addoption(
+        "--slow-days", type=int, metavar="N", help="run today's part of the slow tests; in N days all of them run"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip slow and nightly tests with a reason, unless -m or their id selects them."""
     mark_long_tests(LONG_TESTS, items)
+    slow = []
     for item in items:
         mark = next((name for name in _COMMANDS if item.get_closest_marker(name)), None)
-        if mark is not None and mark not in config.option.markexpr and not _is_named(item, config.args):
+        if mark is None or _is_named(item, config.args):
+            continue
+        if mark not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"{mark}: {_COMMANDS[mark]} runs it"))
+        elif mark == "slow":
+            slow.append(item)
+    if config.option.slow_days:
+        _skip_other_days(slow, part_of_today(config.option.slow_days, "GRADCONFORM_SLOW_PART"))
+
+
+def _skip_other_days(slow: list[pytest.Item], part: Shard) -> None:
+    """Skip slow tests that are not of ``part``; those that share work are of one part."""
+    kept = set(part.positions([scope_of(item.nodeid) for item in slow]))
+    for position, item in enumerate(slow):
+        if position not in kept:
+            reason = f"slow, not of part {part} (GRADCONFORM_SLOW_PART): {_COMMANDS['slow']} runs it"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:

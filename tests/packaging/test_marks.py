@@ -48,11 +48,26 @@ def test_slow_tests_run_only_if_they_are_named(
 ) -> None:
     conftest: Any = request.config.pluginmanager.get_plugin(str(CONFTEST))
     items = [Marked(), Marked("slow"), Marked("nightly"), Marked("slow", "nightly", name="test_other[1]")]
-    config = SimpleNamespace(args=arguments, option=SimpleNamespace(markexpr=expression))
+    config = SimpleNamespace(args=arguments, option=SimpleNamespace(markexpr=expression, slow_days=None))
     conftest.pytest_collection_modifyitems(config, items)
     reasons = [reason for item in items for reason in item.skipped]
     assert [reason.partition(":")[0] for reason in reasons] == skipped
     assert all("python -m pytest" in reason and reason.endswith(" runs it") for reason in reasons)
+
+
+def test_each_slow_test_runs_on_one_of_the_days(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conftest: Any = request.config.pluginmanager.get_plugin(str(CONFTEST))
+    config = SimpleNamespace(args=["tests"], option=SimpleNamespace(markexpr="slow", slow_days=3))
+    run: list[str] = []
+    for day in 1, 2, 3:
+        monkeypatch.setenv("GRADCONFORM_SLOW_PART", f"{day}/3")
+        items = [Marked("slow", name=f"test_{number}") for number in range(7)]
+        conftest.pytest_collection_modifyitems(config, items)
+        assert all("slow, not of part" in reason for item in items for reason in item.skipped)
+        run += [item.nodeid for item in items if not item.skipped]
+    assert len(run) == len(set(run)) == 7
 
 
 def test_every_listed_slow_test_exists(request: pytest.FixtureRequest) -> None:
