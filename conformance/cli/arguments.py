@@ -294,7 +294,8 @@ def _device(one: argparse.ArgumentParser) -> None:
 
     Run correct code on a device, so that each failure is the device's: the contract, each operation that torch lists as
     differentiable, and model blocks at increasing sizes. Print what is right, what is wrong and above which size, what
-    was not tried, and what to fix first.
+    was not tried, and what to fix first. --operation, --block, --setting and --fault run the named parts alone; with
+    --profile the contract runs as well.
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="devices to judge, as for run")
     first = ("device_plugins", "dtype", "flags", "profile")

@@ -19,6 +19,7 @@ from .run import Way, begin, execution, judge, records
 
 if TYPE_CHECKING:
     from gradconform.results import Place
+    from gradconform.user_input.option import Option
 
 
 def device(arguments: argparse.Namespace) -> int:
@@ -30,14 +31,33 @@ def device(arguments: argparse.Namespace) -> int:
             "name a device, such as cuda, npu:0 or auto; 'gradconform doctor' lists the devices here"
         )
     if arguments.resume is None:
-        vars(arguments).update(target=RIGHT, waivers=None, no_waivers=True, with_contract=True)
-        for name, usual in DEVICE_DEFAULTS.items():
-            setattr(arguments, name, getattr(arguments, name) or usual)
+        _choose(arguments)
     with records(arguments) as file:
         found = judge(arguments, file, Way(RunOptions, partial(execution, fresh=True)), order=_turn)
     reported = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(reported.lines))
     return EXIT_DOES_NOT if reported.wrong else found.code
+
+
+def _choose(arguments: argparse.Namespace) -> None:
+    """Plan everything, or only the parts that options name: with --operation, those operations and no others.
+
+    The profile names the contract.
+    """
+    parts = [source for source in SOURCES.values() if source.area]
+    named = [one for one in parts if any(_names_a_part(arguments, option) for option in one.options)]
+    contract = not named or arguments.profile is not None
+    vars(arguments).update(target=RIGHT, waivers=None, no_waivers=True, with_contract=contract)
+    left_out = {name for one in parts if named and one not in named for name in one.by_name}
+    for name, usual in DEVICE_DEFAULTS.items():
+        if name not in left_out:
+            setattr(arguments, name, getattr(arguments, name) or usual)
+
+
+def _names_a_part(arguments: argparse.Namespace, option: Option) -> bool:
+    """Return whether a user's option selects checks of a source; ``none`` selects nothing."""
+    given = getattr(arguments, option.name) if option.selects else None
+    return given is not None and bool(option.check(given))
 
 
 def _turn(place: Place) -> int:

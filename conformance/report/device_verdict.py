@@ -34,7 +34,7 @@ _NO_CASE = "with nothing to compare"
 
 def is_of_devices(report: Report) -> bool:
     """Return whether the report judges devices rather than an implementation, by its target and oracles."""
-    return report.target["name"] == RIGHT and report.with_contract
+    return report.target["name"] == RIGHT and (report.with_contract or bool(report.options.get("oracle")))
 
 
 def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:

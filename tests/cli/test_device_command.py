@@ -21,7 +21,7 @@ from gradconform.results import Report, Result
 Command = Callable[..., Any]
 
 SINGLE = ("--operation", "sin,linalg.cholesky", "--block", "lora", "--setting", "deterministic", "--fault", "overwrite")
-FEW = (*SINGLE, "--no-isolation")
+FEW = (*SINGLE, "--profile", "quick", "--no-isolation")
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +61,23 @@ def test_without_dtype_all_dtypes_of_the_device_run(command: Command) -> None:
     assert "in float64, float32, bfloat16, float16" in done.last
 
 
+@pytest.mark.parametrize(
+    ("words", "areas"),
+    [
+        (("--operation", "sin"), {"ops"}),
+        (("--block", "lora"), {"blocks"}),
+        (("--operation", "sin", "--setting", "deterministic"), {"ops", "settings"}),
+        (("--operation", "sin", "--fault", "none"), {"ops"}),
+    ],
+)
+def test_a_named_part_is_planned_alone(words: tuple[str, ...], areas: set[str], command: Command) -> None:
+    done = command("device", "cpu", "--dtype", "float32", *words, "--no-isolation", "--json", "cpu.json")
+    assert (done.code, done.err) == (0, "")
+    report = json.loads(Path("cpu.json").read_text(encoding="utf-8"))
+    assert {result["check"].partition(".")[0] for result in report["results"]} == areas
+    assert done.last == f"cpu is right in all {len(report['results'])} checks that it supports in float32"
+
+
 def test_float32_runs_first_and_known_faults_last(command: Command) -> None:
     words = ("--checks", "full.gradients.mlp", "--checks", "ops.full.sin", "--checks", "blocks.full.lora.tiny")
     words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", *FEW)
@@ -75,7 +92,7 @@ def test_float32_runs_first_and_known_faults_last(command: Command) -> None:
 
 
 def test_fault_none_runs_no_fault(command: Command) -> None:
-    words = ("--dtype", "float32", *FEW[:-3], "--fault", "none", "--no-isolation")
+    words = ("--dtype", "float32", *SINGLE[:-2], "--fault", "none", "--no-isolation")
     done = command("device", "cpu", *words, "--json", "cpu.json")
     assert (done.code, done.err) == (0, "")
     report = json.loads(Path("cpu.json").read_text(encoding="utf-8"))
@@ -84,7 +101,7 @@ def test_fault_none_runs_no_fault(command: Command) -> None:
 
 
 def test_fault_none_with_another_fault_is_refused(command: Command) -> None:
-    done = command("device", "cpu", *FEW[:-3], "--fault", "none,overwrite", "--no-isolation")
+    done = command("device", "cpu", *SINGLE[:-2], "--fault", "none,overwrite", "--no-isolation")
     assert done.code == 2
     assert "unknown fault 'none'" in done.err
 
