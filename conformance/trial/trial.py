@@ -49,8 +49,8 @@ class Trial:
     ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`. ``prior_grads``: parameters have gradients
     before the first action. ``same_args``: every micro-batch receives the same argument tensors. ``watch``: records in
     addition to gradients: ``state``, ``hooks`` (on parameters), ``module_hooks``, ``lifetime``, ``growth``.
-    ``retain_graph``: every W must keep the graph; ``retained``: those of some micro-batches must. ``modes``: the settings of the process while actions run, of
-    :data:`gradconform.trial.modes.MODES`.
+    ``retain_graph``: every W must keep the graph; ``retained``: the micro-batches whose W must, if not all. ``modes``:
+    the settings of the process while actions run, of :data:`gradconform.trial.modes.MODES`.
 
     ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of the parameters
     that every stage shares with the first one. ``altering``: hooks on every parameter that ``scale`` its gradient, or
