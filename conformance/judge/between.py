@@ -27,7 +27,7 @@ def stage_freed(evidence: Evidence) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     for name, holder in evidence.observation.held_stage.items():
         if name not in evidence.oracle.held_stage:
-            text = f"is alive after close; {holder or 'something'} holds it"
+            text = f"is alive after close; {holder or 'no Python object, so perhaps an autograd graph,'} holds it"
             yield Finding("alive", name, "close", text, sort="thing")
 
 

@@ -739,3 +739,16 @@ second.bias, after W2: worst at [5]: expected -3.1, got -1.7; ...; likely cause:
 third.weight, after W2: worst at [1, 0]: expected -3.1, got 0.54; ...; likely cause: none
 third.bias, after W2: worst at [1]: expected -3.3, got 0.55; ...; likely cause: none""",
     )
+
+
+def test_what_keeps_a_closed_stage_alive_is_named() -> None:
+    assert_expected_inline(
+        message("modules-registered", "caller.freed.full"),
+        """\
+program F0 B0 finish close
+the module, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 0.weight, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 0.bias, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 2.weight, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 2.bias, after close: is alive after close; attribute 'modules' of class _Registry holds it""",
+    )
