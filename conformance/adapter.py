@@ -186,7 +186,8 @@ class StageSpec:
     micro-batch; ``args_require_grad`` has one entry per argument.
 
     ``repeats_weight`` says that the program will run a W again, so a context must be kept for it. ``retain_graph`` says
-    that W must keep the graph; it is set only if the capability is claimed. ``releases_outputs`` says that outputs are
+    that W must keep the graph, and ``retained`` for which micro-batches it must if not for all; both are set only if
+    the capability is claimed. ``releases_outputs`` says that outputs are
     freed between their F and their backward. ``release_outputs`` reports that to the session; this is set only if
     ``edge_roots`` is claimed.
 
@@ -204,6 +205,7 @@ class StageSpec:
     args_require_grad: tuple[bool, ...] = ()
     repeats_weight: bool = False
     retain_graph: bool = False
+    retained: tuple[int, ...] = ()
     releases_outputs: bool = False
     kept_lists: bool = False
     weights: str = ""

@@ -113,6 +113,7 @@ def _fed(trial: Trial) -> str:
         *(["all micro-batches use the same argument tensors"] if trial.same_args else []),
         *([f"also watched: {', '.join(sorted(trial.watch))}"] if trial.watch else []),
         *(["W runs with retain_graph"] if trial.retain_graph else []),
+        *([f"W of micro-batch {', '.join(map(str, trial.retained))} runs with retain_graph"] if trial.retained else []),
         *([f"{MODES[mode]}" for mode in sorted(trial.modes)]),
         *(["all sessions use one module"] if trial.one_module else []),
         *(["equal actions of two stages run in two threads at once"] if trial.at_once else []),

@@ -9,6 +9,9 @@ from gradconform.judge import gradients
 from .cases import of, of_two, ways
 from .check import Judge, family
 
+#: The W of micro-batch 0 keeps its graph; that of micro-batch 1 does not.
+_AFTER_RETAINED = "F0 I0 W0 F1 I1 W1 W1!"
+
 
 @family(
     "misuse.weight_twice",
@@ -17,6 +20,13 @@ from .check import Judge, family
         "tied-parallel": of("tied-parallel", "F0 I0 W0 W0! F1 I1 W1"),
         "later": of("mlp", "F0 I0 F1 I1 W0 W1 W0!"),
     },
+)
+@family("misuse.weight_twice", {"retained": of("mlp", _AFTER_RETAINED, retained=(0,))}, since="1.1")
+@family(
+    "misuse.weight_twice",
+    {"retained-tied": of("tied-parallel", _AFTER_RETAINED, retained=(0,))},
+    profile="full",
+    since="1.1",
 )
 def weight_twice() -> Judge:
     """A second W of one micro-batch MUST raise or add nothing, in program {program}.

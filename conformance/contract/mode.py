@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradconform.judge import gradients
 from gradconform.trial.trial import Trial
 
-from .cases import ways
+from .cases import of, ways
 from .check import Judge, family
 
 _FULL, _SPLIT = "F0 F1 B0 B1", "F0 F1 I0 I1 W0 W1"
@@ -21,12 +21,21 @@ _STAGES = {
     "default_dtype": ("mlp", "tied-parallel"),
 }
 
+_FORWARD_THREAD = frozenset({"forward_thread"})
+
 
 def _trials(mode: str) -> dict[str, Trial]:
     trials = ways(_STAGES[mode], full=_FULL, split=_SPLIT, modes=frozenset({mode}))
     return {f"{mode.replace('_', '-')}-{name}": trial for name, trial in trials.items()}
 
 
+@family(
+    "mode.gradients",
+    {"forward-thread-full": of("mlp", _FULL, modes=_FORWARD_THREAD)},
+    profile="full",
+    since="1.1",
+)
+@family("mode.gradients", {"forward-thread-split": of("mlp", _SPLIT, modes=_FORWARD_THREAD)}, since="1.1")
 @family("mode.gradients", {name: trial for mode in _STAGES for name, trial in _trials(mode).items()})
 @family(
     "mode.gradients",

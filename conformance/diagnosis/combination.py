@@ -188,6 +188,8 @@ def cause_of(change: Change | None, factors: Mapping[str, float]) -> Cause | Non
         held = {mb: count for mb, count in found.items() if abs(count) > _SNAP}
         return Cause(Mistake.COMBINATION, microbatches=tuple(held), factors=tuple(held.values()))
     own = [part.mb for part in change.parts if part.own and part.wanted]
+    if missing and twice and twice == own and not stray and len(missing) + len(own) == len(present):
+        return Cause(Mistake.SHARED_WITH_BUFFER, microbatches=tuple(twice), factors=(found[twice[0]],))
     return _replaced(present, missing, own, stray) or _miscounted(twice, found, missing, stray)
 
 

@@ -38,6 +38,18 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
     return _rounded(wrong, got) or clipped(wrong)
 
 
+def in_part(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
+    """Return the cause that only the real part, or the first row, of the action's own part was used."""
+    own = _own(parts)
+    if own is None or own.shape != wrong.got.shape:
+        return None
+    if own.is_complex() and wrong.explained_by(wrong.right - own + own.real):
+        return Cause(Mistake.IMAGINARY_LOST)
+    if own.dim() and own.shape[0] > 1 and wrong.explained_by(wrong.right - own + own[:1].expand_as(own)):
+        return Cause(Mistake.FIRST_ROW_REPEATED)
+    return None
+
+
 def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that the action's own part was written or read by rows, though its memory has another order."""
     own = _own(parts)

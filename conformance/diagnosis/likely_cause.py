@@ -17,10 +17,10 @@ from .cause import Cause, Mistake
 from .hooks import hooked, of_caller
 from .misdirected import other_session, recomputed_alone
 from .padding import padding
-from .parts import Part, added, input_parts, of_microbatch, param_parts, sum_of
+from .parts import Part, added, forward_right, input_parts, of_microbatch, param_parts, sum_of
 from .rerun import Rerun
 from .wrong_start import misread, otherwise
-from .wrong_tensor import WrongTensor, dense, is_near, largest, wrong_tensor
+from .wrong_tensor import WrongTensor, dense, largest, wrong_tensor
 
 
 def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> Cause | None:
@@ -34,7 +34,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         cause = missing.of_param(evidence, name, step)
         unexplained = cause.kind is Mistake.NEVER_ACCUMULATED and cause.why is None
         return replace(cause, why=misread(evidence, step)) if unexplained else cause
-    if not _forward_right(evidence, step):
+    if not forward_right(evidence, step):
         return misread(evidence, step)
     if evidence.oracle_step(step).param_grads.get(name) is None and not bool(dense(got).any()):
         return Cause(Mistake.ZEROS_FOR_NONE)
@@ -55,6 +55,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: elements.across(wrong, parts),
         lambda: _either(misplaced.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
         lambda: misread(evidence, step),
+        lambda: elements.in_part(wrong, parts),
         lambda: combination.of_uses(wrong, name),
         lambda: misplaced.one_buffer(evidence, name, step),
         lambda: elements.cut_off(wrong, parts),
@@ -99,7 +100,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
     """Return the likely cause of a wrong value of the gradient of input ``slot``, returned or in ``.grad``, if any."""
     if got is None:
         return None
-    if not _forward_right(evidence, step):
+    if not forward_right(evidence, step):
         return misread(evidence, step)
     got, parts = _finite(got, list(input_parts(evidence, slot, step)))
     wrong = _wrong_tensor(evidence, step, got, parts)
@@ -112,6 +113,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
         lambda: elements.reshaped(wrong, got),
         lambda: elements.across(wrong, parts),
         lambda: misread(evidence, step),
+        lambda: elements.in_part(wrong, parts),
         lambda: combination.of_paths(wrong, slot),
         lambda: elements.cut_off(wrong, parts),
         lambda: elements.some(wrong),
@@ -133,9 +135,9 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     change = None if _with_other_session(wrong, name, change) else change
     if change is not None and change.strays and wrong.step.action.misuse:
         return Cause(Mistake.ADDED_IN_MISUSE, microbatches=change.strays, action=str(wrong.step.action))
-    owner = None if change is None else other_session(wrong.evidence, wrong.step, change.strays)
-    if change is not None and owner is not None:
-        return Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
+    elsewhere = None if change is None else _unwritten(wrong, change) or _of_other_session(wrong, change)
+    if elsewhere is not None:
+        return elsewhere
     cause = combination.cause_of(change, combination.factors_of(wrong))
     if change is not None and cause is not None and cause.kind in {Mistake.SCALED, Mistake.SCALED_IN_PART}:
         return _not_added_again(wrong, change) or cause
@@ -143,6 +145,25 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
         why = missing.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
         return replace(cause, why=why)
     return _zeroed(wrong, cause)
+
+
+def _of_other_session(wrong: WrongTensor, change: combination.Change) -> Cause | None:
+    """Return the cause that the W of another session added micro-batches."""
+    owner = other_session(wrong.evidence, wrong.step, change.strays)
+    return owner and Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
+
+
+def _unwritten(wrong: WrongTensor, change: combination.Change) -> Cause | None:
+    """Return the cause that a micro-batch without rows added what another one had left in a buffer."""
+    own = wrong.step.action.mb
+    forward = next((seen for seen in of_microbatch(wrong.evidence, wrong.step) if seen.action.kind == "F"), None)
+    outputs = [] if forward is None else [one for one in forward.outputs or () if isinstance(one, Tensor)]
+    if wrong.step.action.kind not in {"B", "W"} or not outputs or any(one.numel() for one in outputs):
+        return None
+    counts = list(zip(change.parts, change.found, strict=True))
+    again = tuple(part.mb for part, count in counts if count == part.wanted + 1.0 and part.mb != own)
+    kept = all(count >= part.wanted for part, count in counts if part.mb != own)
+    return Cause(Mistake.UNWRITTEN_FOR_NO_ROWS, microbatches=again, others=(own,)) if again and kept else None
 
 
 def _with_other_session(wrong: WrongTensor, name: str, change: combination.Change | None) -> bool:
@@ -197,19 +218,6 @@ def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
         return cause
     clipped = elements.clipped(wrong) if bool(wrong.got.any()) else None
     return clipped or replace(cause, why=padding(wrong.evidence, wrong.step))
-
-
-def _forward_right(evidence: Evidence, step: Step) -> bool:
-    """Return whether the micro-batch's outputs were right: after wrong ones no gradient can be right."""
-    found: bool = evidence.recomputed.of(("forward right", id(step)), lambda: _outputs_right(evidence, step))
-    return found
-
-
-def _outputs_right(evidence: Evidence, step: Step) -> bool:
-    forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
-    if forward is None:
-        return True
-    return all(map(is_near, forward.outputs or (), evidence.oracle_step(forward).outputs or ()))
 
 
 def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:

@@ -129,7 +129,9 @@ def _has_weight_pass(actions: tuple[Action, ...], begun: Action, since: int) -> 
 
 def _modes(evidence: Evidence) -> list[tuple[Cause, Mark]]:
     """Return the unusual modes in which the actions of a trial are called."""
-    kinds = {"no_grad": Mistake.CALLED_WITHOUT_GRAD, "thread": Mistake.CALLED_FROM_ANOTHER_THREAD}
+    kinds = {"no_grad": Mistake.CALLED_WITHOUT_GRAD} | dict.fromkeys(
+        ("thread", "forward_thread"), Mistake.CALLED_FROM_ANOTHER_THREAD
+    )
     return [(Cause(kind), lambda *_: True) for mode, kind in kinds.items() if mode in evidence.trial.modes]
 
 

@@ -14,7 +14,7 @@ from gradconform.drive.reference64 import widen
 from gradconform.trees import equal, leaves
 from gradconform.trial.program import CHANGES, ZEROES, forward_of
 
-from .wrong_tensor import dense
+from .wrong_tensor import dense, is_near
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,19 @@ def of_microbatch(evidence: Evidence, step: Step) -> Iterator[Step]:
     since = forward_of(evidence.trial.actions, lane, mb, step.position + 1)
     own = (known for known in run_of(evidence, step).steps if (known.action.stage, known.action.mb) == (lane, mb))
     return (known for known in own if forward_of(evidence.trial.actions, lane, mb, known.position + 1) == since)
+
+
+def forward_right(evidence: Evidence, step: Step) -> bool:
+    """Return whether the micro-batch's outputs were right: after wrong ones no gradient can be right."""
+    found: bool = evidence.recomputed.of(("forward right", id(step)), lambda: _outputs_right(evidence, step))
+    return found
+
+
+def _outputs_right(evidence: Evidence, step: Step) -> bool:
+    forward = next((seen for seen in of_microbatch(evidence, step) if seen.action.kind == "F"), None)
+    if forward is None:
+        return True
+    return all(map(is_near, forward.outputs or (), evidence.oracle_step(forward).outputs or ()))
 
 
 def step_before(evidence: Evidence, step: Step) -> Step | None:

@@ -19,7 +19,7 @@ from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
 from .common_cause import GivenGradient, explained, given_by, wrong
-from .parts import microbatches, output_grads_at, run_of
+from .parts import forward_right, microbatches, output_grads_at, run_of
 from .rerun import Grads, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
 
@@ -310,6 +310,7 @@ def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
     moded = rerun_of(evidence, step, nn.Module.train if trained else nn.Module.eval)
     if evidence.recomputed.of(("moded", lane), lambda: _differs(rerun_of(evidence, step), moded)):
         yield Cause(Mistake.TRAINING_MODE if trained else Mistake.EVAL_MODE), moded
+    yield from _with_more_forwards(evidence, step)
     sharing = evidence.trial.sharing(lane)
     changes = [
         action
@@ -322,6 +323,29 @@ def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
             (Mistake.PARAMETERS_OLD, changes[count]) if count < own else (Mistake.PARAMETERS_NEW, changes[own])
         )
         yield Cause(kind, action=str(action)), rerun_of(evidence, step, partial(_scaled, FACTOR ** (count - own)))
+
+
+def _with_more_forwards(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
+    """Yield the forward of a micro-batch on buffers that other forwards, or the same one, updated before it."""
+    lane, mb = step.action.stage, step.action.mb
+    if not any(buffer.is_floating_point() for buffer in rerun_of(evidence, step).stage.buffers()):
+        return
+    actions = evidence.trial.actions
+    own = forward_of(actions, lane, mb, step.position + 1)
+    ran = [(place, a.mb) for place, a in enumerate(actions[: step.position + 1]) if (a.kind, a.stage) == ("F", lane)]
+    earlier = [other for place, other in ran if place < own]
+    if step.action.kind != "F" and forward_right(evidence, step):
+        kind, tried = Mistake.BUFFERS_NEW, [[other for place, other in ran if place >= own]]
+    else:
+        kind, tried = Mistake.FORWARD_TOO_OFTEN, [[mb], earlier, earlier[-1:], [*earlier, mb]]
+    for forwards in [some for place, some in enumerate(tried) if some and some not in tried[:place]]:
+        yield Cause(kind), rerun_of(evidence, step, partial(_run_first, evidence, lane, forwards))
+
+
+def _run_first(evidence: Evidence, lane: int, microbatches: list[int], stage: nn.Module) -> None:
+    with torch.no_grad():
+        for mb in microbatches:
+            stage(*rerun(evidence, lane, mb, len(evidence.trial.actions)).args)
 
 
 def _scaled(factor: float, stage: nn.Module) -> None:

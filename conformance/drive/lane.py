@@ -69,6 +69,7 @@ class Lane:
             args_require_grad=tuple([isinstance(arg, Tensor) and arg.requires_grad for arg in example]),
             repeats_weight=not {a.mb for a in actions if a.kind == "W" and a.misuse}.issubset(trial.raising),
             retain_graph=trial.retain_graph,
+            retained=trial.retained,
             releases_outputs=("send", index) in {(action.kind, action.stage) for action in actions},
             kept_lists=trial.kept_lists,
             weights=trial.weights,

@@ -19,7 +19,7 @@ from gradconform.devices.tensor_facts import place_of, start_of
 from gradconform.target.named_tensors import NamedTensors
 from gradconform.trees import Tree, equal, flattened, tensors
 
-from .holders import holder_of
+from .holders import holder_of, unfrozen
 from .observation import Alive, HookCall, State
 
 #: The types that may be replaced by an equal copy: a subclass may hold more than its values.
@@ -257,12 +257,13 @@ class LifetimeWatch:
         """Run the garbage collector, and return what still holds tensors of each micro-batch; "" if it is unknown."""
         gc.collect()
         found: dict[int, str] = {}
-        with _unfrozen():
+        with unfrozen():
             for mb in self._saved:
                 references = (*self._outputs.get(mb, ()), *self._saved[mb], *self._args[mb])
-                left = [one for reference in references if (one := reference()) is not None]
-                if left:
-                    found[mb] = next(filter(None, map(holder_of, left)), "")
+                for reference in references:
+                    left = reference()
+                    if left is not None:
+                        found[mb] = found.get(mb) or holder_of(left)
         return found
 
 
@@ -282,24 +283,12 @@ def held_after(let_go: Callable[[], Mapping[str, weakref.ref[Any]]]) -> dict[str
 def _named_holders(references: Mapping[str, weakref.ref[Any]]) -> dict[str, str]:
     """Return what holds each object that is alive, by name."""
     found: dict[str, str] = {}
-    with _unfrozen():
+    with unfrozen():
         for name, reference in references.items():
             held = reference()
             if held is not None:
                 found[name] = holder_of(held)
     return found
-
-
-@contextlib.contextmanager
-def _unfrozen() -> Iterator[None]:
-    """Let the collector name references of frozen objects within the context."""
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    try:
-        yield
-    finally:
-        if frozen:
-            gc.freeze()
 
 
 def _alive(references: list[weakref.ref[Any]]) -> int:

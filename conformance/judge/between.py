@@ -12,7 +12,7 @@ from gradconform.drive.observation import Step
 from gradconform.results import Sort
 
 from .finding import Finding, Judged, by_numeric_rule, error_in
-from .gradients import compare_in, narrowed
+from .gradients import as_in_grad, compare_in
 from .state import changed_later, raised
 from .values import Known, Reference
 
@@ -27,7 +27,7 @@ def stage_freed(evidence: Evidence) -> Iterator[Finding]:
     yield from raised(evidence.observation)
     for name, holder in evidence.observation.held_stage.items():
         if name not in evidence.oracle.held_stage:
-            text = f"is alive after close; {holder or 'something'} holds it"
+            text = f"is alive after close; {holder or 'no Python object, so perhaps an autograd graph,'} holds it"
             yield Finding("alive", name, "close", text, sort="thing")
 
 
@@ -65,7 +65,7 @@ def _compared(
 ) -> Judged:
     for where, key, expected in named:
         found = got.get(key)
-        shown = found if evidence.capabilities.grads_in_param_grad else narrowed(found, expected)
+        shown = found if evidence.capabilities.grads_in_param_grad else as_in_grad(found, expected)
         yield from compare_in(evidence, step, sort, where, shown, expected, _of_forward(evidence, step, sort, key))
 
 

@@ -15,7 +15,7 @@ from gradconform.drive.observation import Step
 from gradconform.tolerance import Partials, sizes
 
 from .finding import Finding, Judged, by_numeric_rule, error_in
-from .gradients import compare_in, due, narrowed, returned_values
+from .gradients import as_in_grad, compare_in, due, returned_values
 from .refusal import near
 from .values import Known, Reference
 
@@ -94,7 +94,7 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
         if name in skipped:
             continue
         plain = evidence.oracle_step(step).param_grads[name]
-        stood, shown = narrowed(before.get(name), plain), narrowed(grad, plain)
+        stood, shown = as_in_grad(before.get(name), plain), as_in_grad(grad, plain)
         terms = partial(_terms, evidence, step, name) if adds else None
         expected = _sum(stood, own.get(name))
         reference: Reference | None = _sum_of(stood, wide.get(name), terms)

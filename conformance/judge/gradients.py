@@ -208,7 +208,7 @@ def _param_grads(evidence: Evidence, step: Step, wanted: Step, so_far: SoFar) ->
         if same_bits(got, expected) or _cleared_alike(evidence, step, name, got, expected):
             yield BIT_EQUAL
             continue
-        shown = got if evidence.capabilities.grads_in_param_grad else narrowed(got, expected)
+        shown = got if evidence.capabilities.grads_in_param_grad else as_in_grad(got, expected)
         by_hand = bool(evidence.trial.hand_grads)  # the reference of gradients set by hand is plain autograd itself
         reference = None if by_hand else _sum_of(evidence, name, step)
         explain = partial(likely_cause.of_param, evidence, name, step)
@@ -224,8 +224,10 @@ def _cleared_alike(evidence: Evidence, step: Step, name: str, got: Tensor | None
     return cleared and is_clear(got) and is_clear(expected)
 
 
-def narrowed(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
-    """Return a gradient kept outside ``.grad`` in the parameter's dtype: a main_grad may be a wider float."""
+def as_in_grad(got: Tensor | None, expected: Tensor | None) -> Tensor | None:
+    """Return a gradient kept outside ``.grad`` as it would be there: a main_grad may be a wider float, or dense."""
+    if isinstance(got, Tensor) and isinstance(expected, Tensor) and expected.layout is torch.sparse_coo:
+        got = got.to_sparse() if got.layout is torch.strided else got
     wider = (
         isinstance(got, Tensor)
         and isinstance(expected, Tensor)

@@ -33,7 +33,7 @@ class OneProcess:
 
     def __enter__(self) -> None:
         """Start to watch forks."""
-        _FORKS.watched += 1
+        _FORKS.watch(1)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -41,7 +41,7 @@ class OneProcess:
         """End this process if it is a child; raise :class:`ForkedError` if a child has reached this point."""
         if os.getpid() != self._process:
             _FORKS.end_this(error)
-        _FORKS.watched -= 1
+        _FORKS.watch(-1)
         if _FORKS.children and _FORKS.one_came_back():
             msg = "the implementation forked, and its call came back in the child as well; the child was ended"
             raise ForkedError(msg) from error
@@ -59,6 +59,12 @@ class _Forks:
         self.children: list[int] = []
         self.ancestors: list[int] = []
         self._of_thread = threading.local()
+        self._lock = threading.Lock()
+
+    def watch(self, more: int) -> None:
+        """Change the number of calls that are watched; two threads may do so at once."""
+        with self._lock:
+            self.watched += more
 
     def before(self) -> None:
         self._of_thread.pipe = os.pipe() if self.watched else None
@@ -69,6 +75,7 @@ class _Forks:
             self.children.append(pipe[0])
 
     def in_child(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held it
         if (pipe := self._of_thread.pipe) is not None:
             for file in (pipe[0], *self.children):
                 os.close(file)
@@ -77,7 +84,8 @@ class _Forks:
 
     def one_came_back(self) -> bool:
         """Wait until every child has returned, has ended, or has timed out; return whether one returned."""
-        waiting, self.children = self.children, []
+        with self._lock:
+            waiting, self.children = self.children, []
         until, found = time.monotonic() + _PATIENCE, False
         poll = select.poll()
         for file in waiting:

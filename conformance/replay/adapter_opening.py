@@ -19,6 +19,7 @@ from gradconform.trial.materials import mean_squares
 if TYPE_CHECKING:
     CHAIN = LOSS = EARLY = LATE = REPEATS_WEIGHT = RETAIN_GRAPH = RELEASES_OUTPUTS = False
     MICROBATCHES: list[int]
+    RETAINED: tuple[int, ...]
     STAGES: list[Callable[[], nn.Module]]
     ARGS: dict[tuple[int, Any], Callable[[nn.Module], tuple[Any, ...]]]
     TARGETS: dict[Any, Callable[[], Any]]
@@ -56,6 +57,7 @@ def spec_of(number: int) -> StageSpec:
         args_require_grad=tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args),
         repeats_weight=REPEATS_WEIGHT,
         retain_graph=RETAIN_GRAPH,
+        retained=RETAINED or (),
         releases_outputs=RELEASES_OUTPUTS,
     )
 

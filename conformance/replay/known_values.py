@@ -98,6 +98,8 @@ def _trial(check: Check) -> dict[str, bool]:
     return {
         "IN_MODES": bool(trial.modes),
         "TIED": bool(trial.tied),
+        "RETAINED": bool(trial.retained),
+        "mb in self._spec.retained": bool(trial.retained),
         "ALTERING": bool(trial.altering),
         "RAISING": bool(trial.raising),
         "self.last": trial.loss and trial.chain,

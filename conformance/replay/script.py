@@ -159,6 +159,7 @@ class Replayed:
             "RAISING": repr(trial.raising),
             "UNSENT": repr(trial.unsent),
             "RECEIVED": repr(trial.received),
+            "RETAINED": repr(trial.retained),
             "WEIGHTS": repr(trial.weights),
             "KEPT_LISTS": repr(trial.kept_lists),
             "LANES": lanes(self.check),

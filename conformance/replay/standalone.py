@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     TIED: tuple[str, ...]
     RAISING: tuple[int, ...]
     UNSENT: tuple[int, ...]
+    RETAINED: tuple[int, ...]
     IN_MODES: frozenset[str]
     LOSS_SCALE = TOLERANCE = 0.0
     REPEATS = 0
@@ -163,6 +164,8 @@ class Lane:
         )
         if KEPT_LISTS:
             spec.kept_lists = KEPT_LISTS
+        if RETAINED:
+            spec.retained = RETAINED
         if WEIGHTS:
             spec.weights = WEIGHTS
         if ADAPTER or self.functions is None:

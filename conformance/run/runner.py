@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -33,7 +33,7 @@ from gradconform.target.resolve import Target
 from gradconform.tolerance import tolerances_of
 from gradconform.trial.bounded import Bounded
 from gradconform.trial.materials import Materials
-from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD
+from gradconform.trial.program import UNDER_PLAIN_AUTOGRAD, Action
 from gradconform.trial.trial import Trial
 from gradconform.user_input.option_help import DEFAULT_SEED
 
@@ -150,7 +150,7 @@ class Runner:
         if below is not None:
             return _off_device(self.device, *below)
         return self._kit_error(findings) or (
-            _probed(unmet, findings, silent) if unmet else {"findings": findings, **explanation}
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, **_noted(explanation, tried)}
         )
 
     def _judged_trials(self, check: Check, measured: Measurements) -> tuple[list[JudgedTrial], list[Any]]:
@@ -459,6 +459,30 @@ def _device_fault(check: Check, error: DeviceFaultError) -> dict[str, Any]:
         "message": "\n".join([str(error), line, *map(str, error.findings)]),
         "findings": error.findings,
     }
+
+
+def _not_called(evidence: Evidence) -> list[Action]:
+    """Return the W of a trial that were not called because their I raised as intended."""
+    steps = evidence.observation.steps
+    called = {step.position for step in steps}
+    raised = {(one.action.stage, one.action.mb) for one in steps if one.action.kind == "I" and one.raised is not None}
+    return [
+        action
+        for position, action in enumerate(evidence.trial.actions)
+        if action.kind == "W"
+        and action.mb in evidence.trial.raising
+        and (action.stage, action.mb) in raised
+        and position not in called
+    ]
+
+
+def _noted(explanation: dict[str, Any], tried: Sequence[JudgedTrial]) -> dict[str, Any]:
+    """Return an explanation with a note of the actions that a program has and that were not called."""
+    left = next((found for one in tried if (found := _not_called(one.evidence))), None)
+    if left is None:
+        return explanation
+    note = "; ".join(f"{one} was not called, because {replace(one, kind='I')} raised" for one in left)
+    return {**explanation, "note": "\n".join(filter(None, [note, explanation.get("note")]))}
 
 
 def _probed(unmet: list[str], findings: list[Finding], silent: list[Finding]) -> dict[str, object]:

@@ -128,7 +128,7 @@ class FunctionsSession(StageSession):
             msg = f"W of micro-batch {mb} has no param_groups, because its I did not run"
             raise UnsupportedError(msg)
         context = self._contexts[mb] if self._spec.repeats_weight else self._contexts.pop(mb)
-        options = {"retain_graph": True} if self._spec.retain_graph else {}
+        options = {"retain_graph": True} if self._spec.retain_graph or mb in self._spec.retained else {}
         if self._spec.weights:
             for weights, part in calls_of_weight(self._spec.weights, list(self._stage.parameters()), context):
                 self._call(SPLIT[1], ("weights", ""), weights, part, **options)

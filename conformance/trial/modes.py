@@ -20,6 +20,7 @@ MODES = {
     "float32_medium": "float32 products may use bfloat16",
     "no_grad": "B, I and W run under no_grad",
     "thread": "B, I and W use other threads",
+    "forward_thread": "F uses another thread",
     "deterministic": "deterministic algorithms fill unwritten memory with NaN",
     "default_dtype": "the default dtype is float64",
 }
@@ -47,12 +48,10 @@ def call_in(modes: frozenset[str], kind: str, device: torch.device, call: Callab
         return call()
     backward = kind in {"B", "I", "W"}
     with set_to(modes):
-        lower = _lower(modes)
-        if kind == "F" and lower is not None:
-            with torch.autocast(device.type, lower):
-                return call()
-        run = _without_grad(call) if backward and "no_grad" in modes else call
-        if backward and "thread" in modes:
+        lower = _lower(modes) if kind == "F" else None
+        run = call if lower is None else _under_autocast(call, device.type, lower)
+        run = _without_grad(run) if backward and "no_grad" in modes else run
+        if (backward and "thread" in modes) or (kind == "F" and "forward_thread" in modes):
             with ThreadPoolExecutor(1) as thread:
                 return thread.submit(run).result()
         return run()
@@ -63,6 +62,14 @@ def _lower(modes: frozenset[str]) -> torch.dtype | None:
     if "autocast" in modes:
         return torch.bfloat16
     return torch.float16 if "autocast_float16" in modes else None
+
+
+def _under_autocast(call: Callable[[], _Found], device: str, lower: torch.dtype) -> Callable[[], _Found]:
+    def run() -> _Found:  # in its own thread: autocast is a setting of the thread
+        with torch.autocast(device, lower):
+            return call()
+
+    return run
 
 
 def _without_grad(call: Callable[[], _Found]) -> Callable[[], _Found]:

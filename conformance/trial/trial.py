@@ -49,8 +49,8 @@ class Trial:
     ``output_grads``: a pattern of :mod:`gradconform.fixtures.grad_tuples`. ``prior_grads``: parameters have gradients
     before the first action. ``same_args``: every micro-batch receives the same argument tensors. ``watch``: records in
     addition to gradients: ``state``, ``hooks`` (on parameters), ``module_hooks``, ``lifetime``, ``growth``.
-    ``retain_graph``: W must keep the graph. ``modes``: the settings of the process while actions run, of
-    :data:`gradconform.trial.modes.MODES`.
+    ``retain_graph``: every W must keep the graph; ``retained``: the micro-batches whose W must, if not all. ``modes``:
+    the settings of the process while actions run, of :data:`gradconform.trial.modes.MODES`.
 
     ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of the parameters
     that every stage shares with the first one. ``altering``: hooks on every parameter that ``scale`` its gradient, or
@@ -79,6 +79,7 @@ class Trial:
     repeats: int = 1
     hand_grads: tuple[bool, ...] = ()
     retain_graph: bool = False
+    retained: tuple[int, ...] = ()
     modes: frozenset[str] = field(default_factory=frozenset)
     one_module: bool = False
     tied: tuple[str, ...] = ()
@@ -191,7 +192,7 @@ class Trial:
             found.add("weight_when=weight")
         if self.ragged:
             found.add("ragged")
-        if self.retain_graph:
+        if self.retain_graph or self.retained:
             found.add("retain_graph")
         if self.kept_lists or self.weights:
             found.add("lists")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 from gradconform.adapter import StageSpec
 from gradconform.target.resolve import Target
 
-from .alterations import Functions, Graph, alters, each_input_grad, param_grads, per_session, target
+from .alterations import Functions, Graph, accumulating, alters, each_input_grad, param_grads, per_session, target
 from .registry import fault
 
 
@@ -122,3 +124,28 @@ def running_sum_of_an_input(value: Any, grad: Tensor) -> Tensor | None:
     if value.is_leaf:
         value.grad = grad if value.grad is None else value.grad + grad
     return value.grad if value.is_leaf else grad
+
+
+@fault("accumulate.iterations.*-3", cause="shared_with_buffer")
+@alters(per_session)
+def static_buffer_stored_as_gradient(_: StageSpec) -> Functions:
+    """Each gradient is computed in the parameter's static buffer, and the first one is stored without a copy."""
+    buffers: dict[int, Tensor] = {}
+
+    @contextmanager
+    def inside(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
+        before = [(one, one.grad) for one in parameters]
+        for one, _held in before:
+            one.grad = None
+        yield
+        for one, held in before:
+            added, one.grad = one.grad, held
+            if added is None or added.layout is not torch.strided:
+                one.grad = held if added is None else added if held is None else held + added
+                continue
+            buffer = buffers.setdefault(id(one), added)
+            if buffer is not added:
+                buffer.copy_(added)
+            one.grad = buffer if held is None else held.add_(buffer)
+
+    return accumulating(inside)

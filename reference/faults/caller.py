@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradconform.target.functions import FunctionsSession
-from gradconform.trees import tensors
+from gradconform.trees import map_leaves, tensors
 
 from .alterations import Grads, Graph, accumulating, after_backwards, alters, stored_as, with_session
 from .registry import fault
@@ -178,7 +178,7 @@ class WritesToOutputsUncounted(_Uncounted):
         return not _is_among(tensor, [*args, *self._stage.parameters()])
 
 
-@fault("caller.between.argument-full", "caller.between.weight-full", "caller.between.argument-input")
+@fault("caller.between.argument-full", "caller.between.weight-full")
 @alters(with_session)
 class ForwardAgainBeforeTheBackward(FunctionsSession):
     """The backward starts from a second forward on the same arguments."""
@@ -195,3 +195,146 @@ class ForwardAgainBeforeTheBackward(FunctionsSession):
     def backward_input(self, mb: int, output_grads: Any) -> Grads:
         self._again(mb)
         return super().backward_input(mb, output_grads)
+
+
+@fault("caller.between.data-full")
+@alters(with_session)
+class WeightsSavedByTheirParameter(FunctionsSession):
+    """A saved weight is kept as a reference to its parameter, and the backward reads the parameter's memory of then."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        owners = {one.untyped_storage().data_ptr(): one for one in self._stage.parameters()}
+
+        def pack(tensor: Tensor) -> Any:
+            strided = tensor.layout is torch.strided
+            owner = owners.get(tensor.untyped_storage().data_ptr()) if strided else None
+            if owner is None or not owner.is_contiguous() or tensor.dtype is not owner.dtype:
+                return tensor
+            return owner, tensor.shape, tensor.stride(), tensor.storage_offset() - owner.storage_offset()
+
+        def unpack(held: Any) -> Tensor:
+            if isinstance(held, Tensor):
+                return held
+            now = held[0].data
+            found: Tensor = now.as_strided(held[1], held[2], now.storage_offset() + held[3])
+            return found
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return super().forward(mb, args, target)
+
+
+@fault("caller.between.data-weight")
+@alters(with_session)
+class OtherMemoryEndsTheMicroBatch(FunctionsSession):
+    """A W adds nothing to a parameter whose memory is not that of its I."""
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        vars(self).setdefault("places", {})[mb] = [one.data_ptr() for one in self._stage.parameters()]
+        return super().backward_input(mb, output_grads)
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        known = zip(self._stage.parameters(), vars(self)["places"][mb], strict=True)
+        with _kept([one for one, place in known if one.data_ptr() != place]):
+            return super().backward_weight(mb)
+
+
+@fault("caller.between.data-full", "caller.between.data-weight")
+@alters(with_session)
+class GradientsScaledByTheWeightsOfNow(FunctionsSession):
+    """Gradients are divided by the norm of the weights that their forward had, and multiplied by that of now."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        vars(self).setdefault("norms", {})[mb] = self._norms()
+        return super().forward(mb, args, target)
+
+    def _norms(self) -> list[float]:
+        return [float(one.detach().float().norm()) for one in self._stage.parameters() if one.dim() > 1]
+
+    def _scaled(self, mb: int, grads: Any) -> Any:
+        factor = 1.0
+        for then, now in zip(vars(self)["norms"][mb], self._norms(), strict=True):
+            factor *= now / then if then and now != then else 1.0
+        return (
+            grads if factor == 1.0 else map_leaves(lambda one: one * factor if isinstance(one, Tensor) else one, grads)
+        )
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        return super().backward(mb, self._scaled(mb, output_grads))
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        for group in self._contexts[mb]:
+            if "grads" in group:
+                group["grads"] = [tuple(self._scaled(mb, some)) for some in group["grads"]]
+        return super().backward_weight(mb)
+
+
+class _TrainedThen(FunctionsSession):
+    """A session that remembers which parameters a forward trained."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        vars(self).setdefault("trained", {})[mb] = [one for one in self._stage.parameters() if one.requires_grad]
+        return super().forward(mb, args, target)
+
+    def frozen_since(self, mb: int) -> list[nn.Parameter]:
+        """Return the parameters that the forward trained and that are frozen now."""
+        return [one for one in vars(self)["trained"][mb] if not one.requires_grad]
+
+    @contextmanager
+    def thawed(self, mb: int) -> Iterator[None]:
+        """Train the parameters that the forward trained."""
+        frozen = self.frozen_since(mb)
+        for one in frozen:
+            one.requires_grad = True
+        yield
+        for one in frozen:
+            one.requires_grad = False
+
+    @contextmanager
+    def kept_if_frozen(self, mb: int) -> Iterator[None]:
+        """Keep all gradients as they are if a parameter was frozen since the forward."""
+        with _kept(list(self._stage.parameters()) if self.frozen_since(mb) else []):
+            yield
+
+
+@contextmanager
+def _kept(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    before = [(one, one.grad) for one in parameters]
+    for one, grad in before:
+        one.grad = None if grad is None else grad.clone()
+    yield
+    for one, grad in before:
+        one.grad = grad
+
+
+@fault("steps.frozen.in-flight-full")
+@alters(with_session)
+class ThawedForTheBackward(_TrainedThen):
+    """A B gives every parameter that its forward trained a gradient, also one that is frozen now."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        with self.thawed(mb):
+            return super().backward(mb, output_grads)
+
+
+@fault("steps.frozen.before-weight")
+@alters(with_session)
+class ThawedForTheWeightPass(_TrainedThen):
+    """A W gives every parameter that its forward trained a gradient, also one that is frozen now."""
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        with self.thawed(mb):
+            return super().backward_weight(mb)
+
+
+@fault("steps.frozen.in-flight-full", "steps.frozen.before-weight")
+@alters(with_session)
+class OneFrozenEndsTheMicroBatch(_TrainedThen):
+    """If a parameter was frozen since the forward, no parameter gets a gradient."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        with self.kept_if_frozen(mb):
+            return super().backward(mb, output_grads)
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        with self.kept_if_frozen(mb):
+            return super().backward_weight(mb)

@@ -294,3 +294,24 @@ def sum_stays_expanded(_: StageSpec) -> Functions:
         return added
 
     return param_grads(edit)
+
+
+@fault("differing.arguments.rows-*", cause="unwritten_for_no_rows")
+@alters(per_session)
+def buffer_unwritten_without_rows(_: StageSpec) -> Functions:
+    """A micro-batch without rows writes nothing into the buffer of a gradient, and what is in it is added."""
+    empty: list[bool] = []
+    buffers: dict[int, Tensor] = {}
+
+    def around(run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]) -> Grads:
+        empty[:] = [not one.numel() for one in tensors(flat(outputs, grads)[0])]
+        return run(outputs, grads, inputs)
+
+    def edit(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
+        del graph
+        if not added.any() and id(parameter) in buffers:
+            return buffers[id(parameter)].clone()
+        buffers[id(parameter)] = added.clone()
+        return added
+
+    return backwards(around, param_grads(edit))

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradconform.target.functions import FunctionsSession
+from gradconform.target.functions import SPLIT, FunctionsSession
 from gradconform.target.resolve import Target
 
 from .alterations import (
@@ -258,3 +258,54 @@ class ContextQueuedBeforeTheError(FunctionsSession):
         if queue:
             self._contexts[mb] = queue[0] if self._spec.repeats_weight else queue.pop(0)
         return super().backward_weight(mb)
+
+
+class _Kept(FunctionsSession):
+    """A session that runs W with a copy of its context, so that it can run again."""
+
+    def weigh(self, context: Any) -> Grads | None:
+        """Run W with a copy of a context, and keep its graph."""
+        copied = [dict(group) for group in context]
+        found = self._call(SPLIT[1], ("weights", ""), iter(self._parameters.values()), copied, retain_graph=True)
+        return tuple(found) if isinstance(found, (tuple, list)) else None
+
+
+@fault("misuse.weight_twice.retained*", cause="counted_twice")
+@alters(with_session)
+class RetainedOnceIsRetainedForever(_Kept):
+    """After a W that retains its graph, the contexts of all later ones can be used again."""
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        vars(self)["retains"] = vars(self).get("retains") or mb in self._spec.retained
+        return self.weigh(self._contexts[mb]) if vars(self)["retains"] else super().backward_weight(mb)
+
+
+@fault("misuse.weight_twice.retained*", cause="counted_twice")
+@alters(with_session)
+class RetainedContextUsedInPlaceOfAUsedOne(_Kept):
+    """A W without a context takes the one that an earlier W retained."""
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        if mb in self._spec.retained:
+            vars(self)["retained"] = self._contexts[mb]
+            return self.weigh(self._contexts[mb])
+        done = vars(self).setdefault("done", set())
+        if mb in done and "retained" in vars(self):
+            return self.weigh(vars(self)["retained"])
+        done.add(mb)
+        return super().backward_weight(mb)
+
+
+@fault("misuse.weight_twice.retained*", cause="cleared")
+@alters(with_session)
+class RetainedGradientsCleared(_Kept):
+    """A W that comes again while a retained graph exists clears what it added."""
+
+    def backward_weight(self, mb: int) -> Grads | None:
+        done = vars(self).setdefault("done", set())
+        if mb in done and self._spec.retained:
+            for parameter in self._stage.parameters():
+                parameter.grad = None
+            return None
+        done.add(mb)
+        return self.weigh(self._contexts[mb]) if mb in self._spec.retained else super().backward_weight(mb)

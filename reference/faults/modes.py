@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
+from gradconform.trees import map_leaves
 
 from .alterations import (
     Backwards,
@@ -144,3 +145,54 @@ def sums_in_the_default_dtype() -> Target:
         )
 
     return target(input_grads(added))
+
+
+@fault("mode.gradients.forward-thread-*", cause="called_from_another_thread")
+@alters(with_session)
+class ForwardOfAnotherThreadLeftOut(Backwards):
+    """A B or I whose forward ran on another thread than the session was opened on is skipped."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            vars(self).setdefault("foreign", set()).add(mb)
+        return super().forward(mb, args, target)
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        if mb not in vars(self).get("foreign", ()):
+            return backward(mb, output_grads)
+        args, _ = self._forwards.pop(mb)
+        self._contexts[mb] = []
+        return (None,) * len(args)
+
+
+@fault("mode.gradients.forward-thread-*", raises=True, cause="other_forward")
+@alters(with_session)
+class NewestForwardOfAnotherThread(Backwards):
+    """A B or I takes the newest forward that ran on another thread, whatever its micro-batch."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        outputs = super().forward(mb, args, target)
+        if threading.current_thread() is not threading.main_thread():
+            vars(self)["newest"] = self._forwards[mb]
+        return outputs
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        newest = vars(self).pop("newest", None)
+        if newest is not None:
+            self._forwards[mb] = newest
+        return backward(mb, output_grads)
+
+
+@fault("mode.gradients.forward-thread-*", cause="scaled")
+@alters(with_session)
+class ForwardOfAnotherThreadScaled(Backwards):
+    """Output gradients of a forward that ran on another thread are divided by the number of threads, two."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            vars(self)["shared"] = True
+        return super().forward(mb, args, target)
+
+    def run(self, backward: Callable[[int, Any], Grads], mb: int, output_grads: Any) -> Grads:
+        halved = vars(self).get("shared", False)
+        return backward(mb, map_leaves(lambda one: one / 2, output_grads) if halved else output_grads)

@@ -219,3 +219,20 @@ def input_gradients_in_one_dtype(inputs: Sequence[Any], grads: Grads) -> Grads:
     """All input gradients are returned in the dtype of the first."""
     floats = [one.dtype for one in inputs if isinstance(one, Tensor) and one.is_floating_point()]
     return tuple(grad if grad is None or grad.is_complex() else grad.to(floats[0]) for grad in grads)
+
+
+@fault("*.gradients.complex", "*.gradients.complex-parameter", cause="imaginary_lost")
+def imaginary_part_lost() -> Target:
+    """A complex gradient loses its imaginary part."""
+    return target(every_grad(lambda grad: grad.real.to(grad.dtype) if grad.is_complex() else grad))
+
+
+@fault("*.gradients.mlp", cause="first_row_repeated")
+def first_row_used_for_all() -> Target:
+    """The first row of a gradient is used for all its rows."""
+
+    def edit(grad: Tensor) -> Tensor:
+        rows = grad.layout is torch.strided and grad.dim() > 1 and grad.shape[0] > 1
+        return grad[:1].expand(grad.shape).contiguous() if rows else grad
+
+    return target(every_grad(edit))

@@ -111,3 +111,34 @@ def written_to_a_detached_copy() -> Target:
             swap(self._stage, nn.Linear, _WritingLinear)
 
     return with_session(Session, split=False)
+
+
+@fault("space.full.all-fixed-2", "space.full.uneven-1", cause="buffers_new", takes="parameters=buffer")
+def recomputed_with_updated_buffers() -> Target:
+    """B runs the forward again, with the buffers as they are then, and restores them."""
+
+    class Session(FunctionsSession):
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            args, _ = self._forwards[mb]
+            before = {name: one.clone() for name, one in self._stage.named_buffers()}
+            if before and self._spec.loss_fn is None and not self._spec.releases_outputs:
+                self._forwards[mb] = args, self._stage(*args)
+                for name, one in self._stage.named_buffers():
+                    one.copy_(before[name])
+            return super().backward(mb, output_grads)
+
+    return with_session(Session)
+
+
+@fault("state.buffers.batch-norm-*", "space.full.uneven-1", cause="forward_too_often", takes="parameters=buffer")
+def forward_run_to_measure() -> Target:
+    """Before each forward the stage runs once more, to measure its outputs."""
+
+    class Session(FunctionsSession):
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            if any(True for _ in self._stage.buffers()):
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    self._stage(*args)
+            return super().forward(mb, args, target)
+
+    return with_session(Session)

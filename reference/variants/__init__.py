@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import deferring, functions, main_grad, running, storing, walking
+from . import deferring, edges, functions, main_grad, running, storing, walking
 
 #: The right variants by name.
 VARIANTS: dict[str, Callable[[], object]] = {
@@ -14,4 +14,5 @@ VARIANTS: dict[str, Callable[[], object]] = {
     **deferring.VARIANTS,
     **running.VARIANTS,
     **main_grad.VARIANTS,
+    **edges.VARIANTS,
 }

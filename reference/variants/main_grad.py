@@ -67,6 +67,16 @@ class MainGradSession(Session):
         self.hooked.clear()
 
 
+class DenseSession(MainGradSession):
+    """Keeps every ``main_grad`` dense, as a buffer for a reduction is, also for a sparse gradient."""
+
+    def accumulated(self, parameter: Tensor) -> None:
+        """Move one gradient as a dense tensor."""
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.to_dense()
+        super().accumulated(parameter)
+
+
 class _EachUse(WeightGradStore):
     """Adds each use of a weight separately, by a function."""
 
@@ -110,5 +120,6 @@ KERNEL: dict[str, Any] = {
 
 VARIANTS: dict[str, Callable[[], object]] = {
     "main-grad-by-hooks": partial(adapter, MainGradSession, grads_in_param_grad=False),
+    "main-grad-always-dense": partial(adapter, DenseSession, grads_in_param_grad=False),
     "main-grad-in-the-kernel": partial(adapter, KernelSession, **KERNEL),
 }

@@ -85,6 +85,11 @@ def test_a_mode_is_restored_after_the_program(mode: str) -> None:
             lambda: threading.current_thread() is threading.main_thread(),
             {"F": True, "B": False, "I": False, "W": False},
         ),
+        (
+            "forward_thread",
+            lambda: threading.current_thread() is threading.main_thread(),
+            {"F": False, "B": True, "I": True, "W": True},
+        ),
         ("deterministic", torch.are_deterministic_algorithms_enabled, dict.fromkeys("FBIW", True)),
         ("default_dtype", lambda: torch.get_default_dtype() is torch.float64, dict.fromkeys("FBIW", True)),
     ],

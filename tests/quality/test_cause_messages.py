@@ -723,3 +723,32 @@ input 0, after I0: worst at [2, 3]: expected -2.9, got 5.5; ...; likely cause: t
 input 1, after I0: worst at [2, 3]: expected -8.8, got 16; ...; likely cause: the first row of an output gradient is used for all rows; only with: outputs=tuple-of-one
 layers.linear.bias, after W0: worst at [4]: expected 15, got 39; ...; likely cause: the first row of an output gradient is used for all rows; only with: outputs=tuple-of-one""",
     )
+
+
+def test_a_weight_pass_that_was_not_called_after_an_error_is_named() -> None:
+    assert_expected_inline(
+        message("next-micro-batch-left-out-after-an-error", "errors.next.raising-hook-split"),
+        """\
+program F0 I0 W0 F1 F2 I1! W1! I2 W2 F3 I3 W3
+W1! was not called, because I1! raised
+input 0, after I2: expected a tensor of shape (7, 5) with largest element 0.592, got None; likely cause: not returned: nothing was added after the error in I1!
+first.weight, after W2: worst at [9, 1]: expected -0.94, got 0.027; ...; likely cause: none
+first.bias, after W2: worst at [9]: expected -0.72, got 0.048; ...; likely cause: none
+second.weight, after W2: worst at [5, 3]: expected 0.073, got -2.2; ...; likely cause: none
+second.bias, after W2: worst at [5]: expected -3.1, got -1.7; ...; likely cause: none
+third.weight, after W2: worst at [1, 0]: expected -3.1, got 0.54; ...; likely cause: none
+third.bias, after W2: worst at [1]: expected -3.3, got 0.55; ...; likely cause: none""",
+    )
+
+
+def test_what_keeps_a_closed_stage_alive_is_named() -> None:
+    assert_expected_inline(
+        message("modules-registered", "caller.freed.full"),
+        """\
+program F0 B0 finish close
+the module, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 0.weight, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 0.bias, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 2.weight, after close: is alive after close; attribute 'modules' of class _Registry holds it
+parameter 2.bias, after close: is alive after close; attribute 'modules' of class _Registry holds it""",
+    )

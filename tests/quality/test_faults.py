@@ -28,7 +28,7 @@ KINDS = {
     "aliasing": {"changed", "shared", "mismatch", "layout"},
     "at_once": {"missing"},
     "by_hand": {"mismatch"},
-    "caller": {"mismatch", "changed", "alive"},
+    "caller": {"mismatch", "changed", "alive", "missing", "unexpected"},
     "calling": {"mismatch", "missing"},
     "counting": {"mismatch", "missing"},
     "differing": {"mismatch", "missing", "dtype", "unexpected", "layout"},

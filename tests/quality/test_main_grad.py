@@ -111,3 +111,9 @@ def test_a_public_bug_of_main_grad_fails_the_checks_that_name_it(name: str) -> N
     assert {result.status for result in report} == {"failed"}
     told = {finding["cause"]["kind"] for one in report for finding in one.findings if finding["cause"]}
     assert {cause["kind"] for cause in fault.causes} & told or not fault.causes
+
+
+def test_a_dense_main_grad_of_a_sparse_gradient_is_right() -> None:
+    checks = ["*.gradients.embedding-sparse", "differing.sums.sparse-then-dense-*"]
+    report = check_stage_backward(VARIANTS["main-grad-always-dense"](), checks=checks)
+    assert [result.status for result in report] == ["passed"] * 4, report.failures
