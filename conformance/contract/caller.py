@@ -1,4 +1,4 @@
-"""Caller: memory that the caller owns, and its writes between the actions of a micro-batch."""
+"""Caller: memory that the caller owns, and objects that it frees."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from gradconform.fixtures.programs import full_immediate, split_deferred
 from gradconform.judge import gradients
-from gradconform.judge.between import outputs_stay, right_or_raised, stage_freed
-from gradconform.trial.trial import Trial
+from gradconform.judge.between import outputs_stay, stage_freed
 
 from .cases import of, ways
 from .check import Judge, family
@@ -73,42 +72,3 @@ def freed() -> Judge:
     Catches: a registry of modules, a cache by parameter, or a hook that is never removed.
     """
     return stage_freed
-
-
-_BETWEEN = {
-    "output": ("no-parameters", "mlp", "output-view", "write0"),
-    "argument": ("mlp", "custom-linear", "refill0"),
-    "weight": ("mlp", "layer-norm", "step"),
-    "data": ("mlp", "residual", "replace"),  # stages whose backward keeps the old memory
-    "frozen": ("mlp", "layer-norm", "freeze0 freeze1"),
-}
-_IN_FLIGHT = ("weight_when=weight", "input_pass_touches_params=False")
-#: W does not read an output, and a split may choose at I whether a parameter takes part.
-_LEFT_OUT = {("output", "weight"), ("frozen", "input")}
-
-
-_WAYS = {"full": "F0 {} B0!", "input": "F0 {} I0!", "weight": "F0 I0 {} W0!"}
-_RARER = {("argument", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight")}
-
-
-def _between(*, rarer: bool) -> dict[str, tuple[Trial, ...]]:
-    """Return the trials of writes by case and way, for profile standard or for full alone."""
-    return {
-        f"{case}-{way}": tuple(of(name, program.format(word)) for name in names)
-        for case, (*names, word) in _BETWEEN.items()
-        for way, program in _WAYS.items()
-        if (case, way) not in _LEFT_OUT and ((case, way) in _RARER) is rarer
-    }
-
-
-@family("caller.between", _between(rarer=False), needs=_IN_FLIGHT, since="1.1")
-@family("caller.between", _between(rarer=True), needs=_IN_FLIGHT, profile="full", since="1.1")
-def between() -> Judge:
-    """After a change of the caller in flight, an action MUST raise or give plain autograd's gradients, in {program}.
-
-    Autograd counts writes, keeps replaced memory and reads requires_grad late; training on other values shows no error.
-
-    Catches: saved tensors read around autograd's count of writes, a forward that runs again on other values, or a list
-    of frozen parameters from before.
-    """
-    return right_or_raised

@@ -38,6 +38,11 @@ STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in (
     "tied-apart-reordered", "tied-transposed", "looped-block", "derived-weight-twice",
 ))  # fmt: skip
 
+#: The stages that contract 1.1 adds to them.
+LATER_STAGES: tuple[StageCase, ...] = tuple(
+    ZOO[name] for name in ("complex-no-bias", "complex-views", "hidden-states", "one-address", "residual-linear")
+)
+
 #: Stages that support only a whole backward: for B, and for I to compute or refuse.
 REENTRANT = (ZOO["checkpoint-reentrant"],)
 
@@ -52,16 +57,19 @@ _OLD_LOSSES_OF_SPLIT = frozenset({
     "in-place-activation", "in-place-slices", "max-indices", "mlp-no-bias", "no-parameters", "reverse-registration",
     "scalar-parameter", "sliced-weight", "split-uneven", "strided-input", "sum-of-inputs", "transposed-input",
     "transposed-use", "unbind-dropped", "unused-parameter", "weight-norm",
+    "attention-mask", "batch-of-one", "conv2d", "custom-integer-output", "custom-none-for-input", "group-norm",
+    "layer-norm", "linear-3d", "list-output", "output-chunks", "square-weight", "three-outputs", "topk-values",
+    "custom-two-outputs", "embedding-tied-decoder", "fixed-inputs", "merged-paths", "output-transposed", "summed-gain",
+    "tied-apart-reordered", "two-bare-biases", "custom-unused-output", "linear-hook",
 })  # fmt: skip
-_OLD_LOSSES_OF_FULL = _OLD_LOSSES_OF_SPLIT - {"frozen-weight"} | {
-    "attention-mask", "bare-bias", "batch-of-one", "custom-integer-output", "custom-none-for-input",
-    "custom-none-for-weight", "custom-two-outputs", "custom-unused-output", "derived-weight-twice", "detached-branch",
-    "duplicate-input", "embedding-sparse", "embedding-tied-decoder", "empty-batch", "fixed-input-first",
-    "fixed-input-last", "inner-output",
-    "fixed-inputs", "group-norm", "integer-input", "linear-hook", "list-output", "looped-block", "merged-paths",
-    "nontensor-inputs", "output-chunks", "output-of-input-view", "output-slice", "output-transposed", "output-unbound",
-    "same-output-twice", "square-weight", "summed-gain", "tied-adjacent", "tied-apart-reordered", "tied-parallel",
-    "tied-transposed", "topk-values", "two-bare-biases",
+_KEPT_IN_FULL = {
+    "conv2d", "frozen-weight", "layer-norm", "linear-3d", "three-outputs",
+}  # fmt: skip
+_OLD_LOSSES_OF_FULL = _OLD_LOSSES_OF_SPLIT - _KEPT_IN_FULL | {
+    "bare-bias", "custom-none-for-weight", "custom-unused-output", "derived-weight-twice", "detached-branch",
+    "duplicate-input", "embedding-sparse", "empty-batch", "fixed-input-first", "fixed-input-last", "inner-output",
+    "integer-input", "linear-hook", "looped-block", "nontensor-inputs", "output-of-input-view", "output-slice",
+    "output-unbound", "same-output-twice", "tied-adjacent", "tied-parallel", "tied-transposed",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from .check import Judge, family
 
 _STAGES = (
     "outputs-70", "arguments-70", "uses-70", "dimensions-0-to-6", "parameters-past-2-18", "equal-arguments",
-    "equal-parameters",
+    "equal-parameters", "rows-1537",
 )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def losses() -> Judge:
     return gradients
 
 
-_SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full")
+_SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full", "other-tokens")
 
 
 @family(
@@ -103,10 +103,12 @@ _SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full")
     since="1.1",
 )
 def sums() -> Judge:
-    """Gradients of unlike layouts MUST add up as under plain autograd, in program {program} on {stage}.
+    """Gradients of unlike layouts or rows MUST add up as under plain autograd, in program {program} on {stage}.
 
-    A table is looked up by one micro-batch and multiplied by the next, and a summed gain has a gradient of strides 0.
+    A table is looked up by one micro-batch and multiplied by the next, or looked up elsewhere, and a summed gain has a
+    gradient of strides 0.
 
-    Catches: a gradient that replaces one of another layout, or an addition into one element of an expanded gradient.
+    Catches: a gradient that replaces one of another layout, an addition into one element of an expanded gradient, or
+    sparse gradients that are added without their indices.
     """
     return gradients

@@ -60,7 +60,7 @@ LETTERS = {
     "zero_buffer": "the caller fills this buffer with zeros",
     "collect": "the garbage collector runs",
 }
-_ALTERING = {"scale": "scale it", "move": "move it out of .grad"}
+_ALTERING = {"scale": "scale it", "clip": "clip its elements", "move": "move it out of .grad"}
 
 
 def factors() -> list[tuple[str, float, float]]:

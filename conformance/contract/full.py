@@ -6,12 +6,13 @@ from gradconform.fixtures.programs import full_all_forwards_first, full_immediat
 from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 
-from .cases import FULL_LOSSES, OLD_FULL_LOSSES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
+from .cases import FULL_LOSSES, LATER_STAGES, OLD_FULL_LOSSES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = full_immediate(2)
 
 
+@family("full.gradients", over(LATER_STAGES, PROGRAM), since="1.1")
 @family("full.gradients", over((*STAGES, *REENTRANT), PROGRAM))
 def gradient_driven() -> Judge:
     """B MUST return plain autograd's input gradients and accumulate its parameter gradients, on {stage}.

@@ -71,6 +71,14 @@ def post_accumulate_grad() -> Judge:
 @family(
     "hooks.altered",
     {
+        f"clip-{name}": trial
+        for name, trial in ways(("tied-parallel",), full=_FULL_PROGRAM, split=_SPLIT_PROGRAM, altering="clip").items()
+    },
+    since="1.1",
+)
+@family(
+    "hooks.altered",
+    {
         f"{how}-{name}": trial
         for how in ("scale", "move")
         for name, trial in ways(
@@ -83,7 +91,8 @@ def altered() -> Judge:
 
     A hook that scales a gradient or moves it out of .grad silently gives a wrong number if it runs twice or never.
 
-    Catches: a hook that I and W both apply, that one pass applies twice, or that a directly stored gradient bypasses.
+    Catches: a hook that I and W both apply, that one pass applies twice, that gets a part of the gradient, or that a
+    directly stored gradient bypasses.
     """
     return gradients
 

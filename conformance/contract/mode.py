@@ -35,6 +35,14 @@ def _trials(mode: str) -> dict[str, Trial]:
     profile="full",
     since="1.1",
 )
+@family(
+    "mode.gradients",
+    {
+        f"eval-{name}": trial
+        for name, trial in ways(("always-dropout",), full=_FULL, split=_SPLIT, modes=frozenset({"eval"})).items()
+    },
+    since="1.1",
+)
 @family("mode.gradients", {"forward-thread-split": of("mlp", _SPLIT, modes=_FORWARD_THREAD)}, since="1.1")
 @family("mode.gradients", {name: trial for mode in _STAGES for name, trial in _trials(mode).items()})
 @family(

@@ -7,7 +7,7 @@ from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 from gradconform.judge.refusal import right_or_refused
 
-from .cases import BUILDS, OLD_SPLIT_LOSSES, REENTRANT, SEED_SIZE, SPLIT_LOSSES, STAGES, draws, of, over
+from .cases import BUILDS, LATER_STAGES, OLD_SPLIT_LOSSES, REENTRANT, SEED_SIZE, SPLIT_LOSSES, STAGES, draws, of, over
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
@@ -21,6 +21,7 @@ SEED = {
 }
 
 
+@family("split.gradients", over(LATER_STAGES, PROGRAM), since="1.1")
 @family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
 def gradient_driven() -> Judge:
     """I MUST return plain autograd's input gradients, and W accumulate its parameter gradients, on {stage}.

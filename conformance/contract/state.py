@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from gradconform.fixtures.programs import full_all_forwards_first, split_interleaved
+from gradconform.fixtures.stages.endings import LAST
 from gradconform.judge import gradients
 from gradconform.judge import state as judge
+from gradconform.judge.between import right_or_raised
 from gradconform.trial.trial import Trial
 
 from .cases import of, over, ways
@@ -70,6 +72,7 @@ def parameters() -> Judge:
     return partial(judge.as_under_autograd, what="params")
 
 
+@family("state.buffers", _both("unsaved-buffer"), since="1.1")
 @family("state.buffers", _both("batch-norm", "gathered-parameter"))
 def buffers() -> Judge:
     """A forward MUST update buffers once, and a backward never, in program {program} on {stage}.
@@ -220,6 +223,12 @@ def returned_owned() -> Judge:
 
 @family(
     "state.receive_buffer",
+    {"endings": tuple(over(LAST, "F0 F1 I0 receive0 I1 receive1 W0 W1").values())},
+    level="SHOULD",
+    since="1.1",
+)
+@family(
+    "state.receive_buffer",
     over(("mlp", "bare-bias", "two-outputs"), "F0 F1 I0 receive0 I1 receive1 W0 W1"),
     level="SHOULD",
 )
@@ -277,3 +286,42 @@ def weight_result() -> Judge:
     Catches: a result that is collected before the gradients are accumulated.
     """
     return judge.weight_result
+
+
+_BETWEEN = {
+    "output": ("no-parameters", "mlp", "output-view", "write0"),
+    "argument": ("mlp", "custom-linear", "refill0"),
+    "weight": ("mlp", "layer-norm", "step"),
+    "data": ("mlp", "residual", "replace"),  # stages whose backward keeps the old memory
+    "frozen": ("mlp", "layer-norm", "freeze0 freeze1"),
+}
+_IN_FLIGHT = ("weight_when=weight", "input_pass_touches_params=False")
+#: W does not read an output, and a split may choose at I whether a parameter takes part.
+_LEFT_OUT = {("output", "weight"), ("frozen", "input")}
+
+
+_WAYS = {"full": "F0 {} B0!", "input": "F0 {} I0!", "weight": "F0 I0 {} W0!"}
+_RARER = {("argument", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight")}
+
+
+def _between(*, rarer: bool) -> dict[str, tuple[Trial, ...]]:
+    """Return the trials of writes by case and way, for profile standard or for full alone."""
+    return {
+        f"{case}-{way}": tuple(of(name, program.format(word)) for name in names)
+        for case, (*names, word) in _BETWEEN.items()
+        for way, program in _WAYS.items()
+        if (case, way) not in _LEFT_OUT and ((case, way) in _RARER) is rarer
+    }
+
+
+@family("state.between", _between(rarer=False), needs=_IN_FLIGHT, since="1.1")
+@family("state.between", _between(rarer=True), needs=_IN_FLIGHT, profile="full", since="1.1")
+def between() -> Judge:
+    """After a change of the caller in flight, an action MUST raise or give plain autograd's gradients, in {program}.
+
+    Autograd counts writes, keeps replaced memory and reads requires_grad late; training on other values shows no error.
+
+    Catches: saved tensors read around autograd's count of writes, a forward that runs again on other values, or a list
+    of frozen parameters from before.
+    """
+    return right_or_raised

@@ -96,6 +96,7 @@ class Mistake(Enum):
     # Hooks of the stage change the gradient.
     HOOK_TWICE = "{hooks} applied twice"
     HOOK_NEVER = "{hooks} never applied"
+    HOOK_ON_PARTS = "a hook on the parameter changed parts of its gradient one by one, not their sum"
     MODULE_HOOKS_NEVER = "module hooks are never called"
     # The gradient is added in the wrong place.
     ADDED_AS_FLAT = "added as flat memory although the strides differ"

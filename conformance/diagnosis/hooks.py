@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.gradient_hooks import HOOK_FACTOR
+from gradconform.drive.gradient_hooks import HOOK_FACTOR, HOOK_LIMIT
 from gradconform.drive.observation import Step
 from gradconform.trial.program import forward_of
 
@@ -140,10 +140,17 @@ def _factor(hook: Hook, ones: Tensor) -> float | None:
     return float(first) if same else None
 
 
-def of_caller(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
-    """Return how often the hook was applied that the caller uses to scale the gradients of parameters."""
+def of_caller(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+    """Return how often the caller's hook on parameter ``name`` was applied, or that it was applied to parts."""
     own = next((part.value for part in parts if part.own and part.wanted), None)
-    if wrong.evidence.trial.altering != "scale" or own is None or own.shape != wrong.right.shape:
+    if own is None or own.shape != wrong.right.shape:
+        return None
+    if wrong.evidence.trial.altering == "clip":
+        again = rerun_of(wrong.evidence, wrong.step)
+        uses = again.uses(again.stage.get_parameter(name))
+        apart = sum((use.clamp(-HOOK_LIMIT, HOOK_LIMIT) for use in uses), -own)
+        return Cause(Mistake.HOOK_ON_PARTS) if len(uses) > 1 and wrong.explained_by(wrong.right + apart) else None
+    if wrong.evidence.trial.altering != "scale":
         return None
     for times, mistake in _TIMES.items():
         if wrong.explained_by(wrong.right - own + own * HOOK_FACTOR ** (times - 1)):

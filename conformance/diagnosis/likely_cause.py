@@ -46,7 +46,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: misplaced.written_over(evidence, step, got),
         lambda: misplaced.received_over(wrong, name),
         lambda: hooked(evidence, step),
-        lambda: of_caller(wrong, parts),
+        lambda: of_caller(wrong, name, parts),
         lambda: memory_layout.added_at_wrong_address(wrong, name, parts),
         lambda: _of_this_session_alone(wrong, name, parts),
         lambda: elements.flushed(wrong, parts),

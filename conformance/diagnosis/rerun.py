@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from gradconform.drive.evidence import Evidence
-from gradconform.drive.gradient_hooks import HOOK_FACTOR
+from gradconform.drive.gradient_hooks import HOOK_FACTOR, HOOKS
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 from gradconform.reference.autograd import run_backward
@@ -54,6 +54,7 @@ class Rerun:
         ]
         self.given: list[Start] = []
         self._factor = HOOK_FACTOR if evidence.trial.altering == "scale" else 1.0
+        self._hook = HOOKS.get(evidence.trial.altering)
         if evidence.trial.loss_at(lane):
             loss = mean_squares(outputs, map_leaves(widen, evidence.materials.target(lane, mb)))
             self.roots, self.given = [loss], [torch.full_like(loss, evidence.loss_scale)]
@@ -96,7 +97,7 @@ class Rerun:
         return Grads(
             tuple(known.get(id(arg)) for arg in self.args),
             {
-                name: None if (grad := known.get(id(parameter))) is None else grad * self._factor
+                name: grad if (grad := known.get(id(parameter))) is None or self._hook is None else self._hook(grad)
                 for name, parameter in self.stage.named_parameters()
             },
         )

@@ -28,7 +28,7 @@ from gradconform.trial.modes import OF_FORWARD, call_in
 from gradconform.trial.program import forward_of
 
 from .cancellation import Shaking
-from .gradient_hooks import scaled
+from .gradient_hooks import HOOKS
 from .stage_changes import change_in_place, tie
 from .watches import on_cpu
 
@@ -156,7 +156,7 @@ class References:
         )
         stand = tuple(trial.standing(lane, forward) for lane in lanes)
         loss, modes = (trial.loss_at(lanes[-1]), self.loss_scale), trial.modes & OF_FORWARD
-        shared = trial.one_module, trial.tied, trial.altering == "scale"
+        shared = trial.one_module, trial.tied, trial.altering if trial.altering in HOOKS else ""
         return "microbatch", wide, lanes, tuple(trial.stages[lane] for lane in lanes), drawn, stand, loss, modes, shared
 
     def passed(self, lane: int, mb: int, forward: int, prepare: Callable[[nn.Module], object] | None = None) -> Passed:
@@ -189,8 +189,9 @@ class References:
         started(roots)
         sought = (tensor for one in passed for tensor in (*one.args, *one.stage.parameters()))
         found = {key: on_cpu(grad) for key, grad in run_backward(roots, grads, sought).items()}
-        if self.materials.trial.altering == "scale":
-            found |= {id(p): scaled(found.get(id(p))) for one in passed for p in one.stage.parameters()}
+        hook = HOOKS.get(self.materials.trial.altering)
+        if hook is not None:
+            found |= {id(p): hook(found.get(id(p))) for one in passed for p in one.stage.parameters()}
         for index, one in zip(lanes, passed, strict=True):
             yield (
                 index,

@@ -53,13 +53,13 @@ class Trial:
     the settings of the process while actions run, of :data:`gradconform.trial.modes.MODES`.
 
     ``one_module``: the stages are of one kind, and their sessions are on one module. ``tied``: names of the parameters
-    that every stage shares with the first one. ``altering``: hooks on every parameter that ``scale`` its gradient, or
-    ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can; their B, I and
-    W are written as misuses, and a W is not called if its I has raised. ``ragged``: every second micro-batch has one
-    row less than the others. ``draw``: the number of the random draw; trials that differ only in it are independent of
-    each other. ``repeats``: how many times the implementation runs the trial, each on a new stage. ``hand_grads``:
-    which slots of the weight context that G sets hold a gradient, e.g. ``(True, False)``. ``unsent``: the numbers of
-    the outputs that ``send`` leaves unchanged.
+    that every stage shares with the first one. ``altering``: hooks on every parameter that ``scale`` or ``clip`` its
+    gradient, or ``move`` it out of ``.grad``. ``raising``: micro-batches whose backward raises, on a stage that can;
+    their B, I and W are written as misuses, and a W is not called if its I has raised. ``ragged``: every second
+    micro-batch has one row less than the others. ``draw``: the number of the random draw; trials that differ only in it
+    are independent of each other. ``repeats``: how many times the implementation runs the trial, each on a new stage.
+    ``hand_grads``: which slots of the weight context that G sets hold a gradient, e.g. ``(True, False)``. ``unsent``:
+    the numbers of the outputs that ``send`` leaves unchanged.
 
     ``received``: the tensors that the caller receives into, of :data:`RECEIVED`. ``tracked_grads``: output gradients
     require a gradient themselves. ``kept_lists``: the caller keeps the lists that it passes, and passes them again.
@@ -83,7 +83,7 @@ class Trial:
     modes: frozenset[str] = field(default_factory=frozenset)
     one_module: bool = False
     tied: tuple[str, ...] = ()
-    altering: Literal["", "scale", "move"] = ""
+    altering: Literal["", "scale", "clip", "move"] = ""
     raising: tuple[int, ...] = ()
     ragged: bool = False
     draw: int = 0

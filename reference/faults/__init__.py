@@ -17,6 +17,7 @@ from . import (  # noqa: F401 (each registers its faults)
     hooks,
     layouts,
     lifetime,
+    linears,
     main_grad,
     means,
     modes,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from gradconform.adapter import Capabilities, StageSpec
+from gradconform.reference import split as by_uses
 from gradconform.reference import walked_twice as split
 from gradconform.target.functions import FULL, SPLIT, FunctionsAdapter, FunctionsSession
 from gradconform.target.resolve import Target
@@ -96,6 +97,8 @@ class Functions:
 
 
 RIGHT = Functions()
+#: The same for a W that starts at the uses of the parameters.
+BY_USES = Functions(by_uses.stage_backward, by_uses.stage_backward_input, by_uses.stage_backward_weight)
 
 
 class _Opened(FunctionsAdapter):

@@ -95,7 +95,6 @@ def outputs_that_reach_no_input(output: Any, grad: Any) -> Any:
 @fault(
     "*.gradients.fixed-inputs",
     "*.gradients.embedding",
-    "*.loss.fixed-inputs",
     cause="never_accumulated",
     takes="inputs=all-fixed",
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +16,7 @@ from gradconform.target.resolve import Target
 from gradconform.trees import tensors
 
 from .alterations import (
+    BY_USES,
     RIGHT,
     Context,
     Grads,
@@ -78,7 +80,7 @@ def post_accumulate_hooks_twice() -> Target:
     return stored_as(lambda parameters: _call([one for one in parameters if one.grad is not None], _POST))
 
 
-@fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*")
+@fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*", "hooks.altered.clip-*")
 def parameters_in_two_halves() -> Target:
     """Parameter gradients are accumulated in two halves, and the hooks are called for each."""
 
@@ -102,6 +104,31 @@ def parameters_in_two_halves() -> Target:
         return found
 
     return target(replace(halving, full=full))
+
+
+@fault("hooks.altered.clip-*-split", cause="hook_on_parts")
+def uses_accumulated_apart() -> Target:
+    """W accumulates each use of a tied parameter by itself, so a hook gets the gradient of one use."""
+
+    def by_use(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
+        most = max((len(group["grads"]) for group in groups if "grads" in group), default=0)
+        for number in range(most):
+            part = [
+                {
+                    **group,
+                    "grads": [
+                        tuple(g if g is None or place == number else torch.zeros_like(g) for g in grads)
+                        for place, grads in enumerate(group["grads"])
+                    ],
+                }
+                for group in groups
+                if number < len(group.get("grads", ()))
+            ]
+            run(parameters, part, retain=True)
+        for group in groups:
+            group.clear()
+
+    return target(weight_passes(by_use, BY_USES))
 
 
 @fault("hooks.post_accumulate_grad.*-split", "hooks.post_accumulate.*-split")

@@ -28,7 +28,7 @@ from .alterations import (
 from .registry import fault
 
 
-@fault("mode.gradients.eval-*", cause="training_mode", takes="mode=eval")
+@fault("mode.gradients.eval-batch-norm-*", "mode.gradients.eval-dropout-*", cause="training_mode", takes="mode=eval")
 @alters(with_session)
 class StagePutIntoTrainingMode(FunctionsSession):
     """A forward sets the stage to training mode, whatever its mode was."""

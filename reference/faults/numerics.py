@@ -100,7 +100,7 @@ def nan_spreads() -> Target:
     return target(every_grad(lambda grad: grad * (grad.sum() * 0.0 + 1.0) if _real(grad) else grad))
 
 
-@fault("*.gradients.square-weight", "*.loss.square-weight", "*.gradients.tied-adjacent", cause="transposed")
+@fault("*.gradients.square-weight", "*.gradients.tied-adjacent", cause="transposed")
 def square_gradient_transposed() -> Target:
     """A square gradient is transposed."""
     return target(every_grad(lambda grad: grad.t() if grad.dim() == 2 and len(set(grad.shape)) == 1 else grad))
@@ -137,7 +137,7 @@ def returned_in_float64(_: Any, grad: Tensor) -> Tensor:
     return grad.to(other) if _real(grad) else grad
 
 
-@fault("*.gradients.batch-of-one", "*.loss.batch-of-one")
+@fault("*.gradients.batch-of-one")
 def dimensions_of_one_squeezed() -> Target:
     """Dimensions of size one are squeezed out of input gradients."""
     return target(each_input_grad(lambda _, grad: grad.squeeze()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from gradconform.target.resolve import Target
 from gradconform.trees import map_leaves, tensors
 
 from .alterations import (
+    BY_USES,
     RIGHT,
     Backwards,
     Context,
@@ -32,6 +34,40 @@ from .alterations import (
     with_session,
 )
 from .registry import fault
+
+
+def _last_part_of(whole: Tensor, like: Tensor) -> Tensor | None:
+    """Return the last part of a tensor that has the shape and values of another; None without one."""
+    parts = [whole[-1]] if whole.shape[1:] == like.shape and len(whole) > 1 else []
+    if whole.dim() == like.dim():
+        parts += [
+            whole.narrow(dim, whole.shape[dim] - size, size)
+            for dim, size in enumerate(like.shape)
+            if size < whole.shape[dim]
+            and whole.shape[:dim] + whole.shape[dim + 1 :] == like.shape[:dim] + like.shape[dim + 1 :]
+        ]
+    return next((part for part in parts if torch.equal(part, like)), None)
+
+
+@fault("state.receive_buffer.endings")
+def parts_of_output_gradients_not_copied() -> Target:
+    """A gradient that waits for W is copied if it starts where an output gradient does; a later part of one is not."""
+
+    def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Weights) -> Passed:
+        found, groups = BY_USES.input_pass(outputs, grads, inputs, weights)
+        wholes = [grad for grad in grads or () if isinstance(grad, Tensor) and grad.dim()]
+
+        def shared(grad: Any) -> Any:
+            parts = [_last_part_of(whole, grad) for whole in wholes] if isinstance(grad, Tensor) else []
+            return next((part for part in parts if part is not None), grad)
+
+        kept = [
+            {**group, "grads": [tuple(map(shared, one)) for one in group["grads"]]} if "grads" in group else group
+            for group in groups
+        ]
+        return found, kept
+
+    return target(replace(BY_USES, input_pass=input_pass))
 
 
 @fault("space.*.inputs-refilled-*", cause="arguments_copied_once", takes="received=inputs-refilled")

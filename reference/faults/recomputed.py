@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -128,6 +128,56 @@ def recomputed_with_updated_buffers() -> Target:
             return super().backward(mb, output_grads)
 
     return with_session(Session)
+
+
+def _recomputing(again: Callable[[nn.Module, tuple[Any, ...]], Any]) -> Target:
+    """Return a target whose B runs the forward ``again``, with the random numbers of the first one or others."""
+
+    class Session(FunctionsSession):
+        def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+            vars(self).setdefault("drawn", {})[mb] = torch.get_rng_state()
+            return super().forward(mb, args, target)
+
+        def backward(self, mb: int, output_grads: Any) -> Grads:
+            args, _ = self._forwards[mb]
+            if self._spec.loss_fn is None and not self._spec.releases_outputs:
+                before = torch.get_rng_state()
+                if self._stage.training:
+                    torch.set_rng_state(vars(self)["drawn"][mb])
+                self._forwards[mb] = args, again(self._stage, args)
+                torch.set_rng_state(before)
+            return super().backward(mb, output_grads)
+
+    return with_session(Session)
+
+
+@fault("mode.gradients.eval-always-dropout-full")
+def random_state_kept_in_training_alone() -> Target:
+    """B runs the forward again, and in evaluation mode it does not restore the random state."""
+
+    def again(stage: nn.Module, args: tuple[Any, ...]) -> Any:
+        before = [one.clone() for one in stage.buffers()]
+        outputs = stage(*args)
+        for buffer, value in zip(stage.buffers(), before, strict=True):
+            buffer.copy_(value)
+        return outputs
+
+    return _recomputing(again)
+
+
+@fault("state.buffers.unsaved-buffer-full")
+def unsaved_buffers_updated_twice() -> Target:
+    """B runs the forward again, and restores only buffers that ``state_dict`` has."""
+
+    def again(stage: nn.Module, args: tuple[Any, ...]) -> Any:
+        before = {name: one.clone() for name, one in stage.state_dict().items()}
+        outputs = stage(*args)
+        for name, buffer in stage.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+        return outputs
+
+    return _recomputing(again)
 
 
 @fault("state.buffers.batch-norm-*", "space.full.uneven-1", cause="forward_too_often", takes="parameters=buffer")

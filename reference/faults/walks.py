@@ -15,10 +15,8 @@ from gradconform.reference.use_plan import UsePlan, plan_of
 from gradconform.target.functions import FunctionsSession
 from gradconform.target.resolve import Target
 
-from .alterations import Context, Functions, Passed, per_session, with_session
+from .alterations import BY_USES, Context, Functions, Passed, per_session, with_session
 from .registry import fault
-
-_BY_USES = Functions(by_uses.stage_backward, by_uses.stage_backward_input, by_uses.stage_backward_weight)
 
 
 def _with_plans_by(key: Callable[[Shape], Hashable], plans: dict[Hashable, UsePlan]) -> Functions:
@@ -30,7 +28,7 @@ def _with_plans_by(key: Callable[[Shape], Hashable], plans: dict[Hashable, UsePl
     def input_pass(outputs: Any, grads: Any, inputs: Sequence[Any], weights: Iterator[nn.Parameter]) -> Passed:
         return by_uses.stage_backward_input(outputs, grads, inputs, weights, look_up=look_up)
 
-    return replace(_BY_USES, input_pass=input_pass)
+    return replace(BY_USES, input_pass=input_pass)
 
 
 @fault("steps.frozen.between-split", raises=True)
@@ -89,6 +87,6 @@ def parameters_of_the_first_graph_kept() -> Target:
                     group["params"] = params
             return found, context
 
-        return replace(_BY_USES, input_pass=input_pass)
+        return replace(BY_USES, input_pass=input_pass)
 
     return per_session(make)

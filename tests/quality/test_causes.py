@@ -69,6 +69,7 @@ SAID = {
     "early-weight-pass-uses-up-its-turn": "W0! came before its I and used up its turn",
     "early-weight-pass-takes-anything": "W0! came before its I and used up its turn",
     "hooks-of-a-closed-session": "it is zero",
+    "uses-accumulated-apart": "a hook on the parameter changed parts of its gradient one by one",
     "outputs-referred-to-weakly": "never accumulated",
     "split-or-full-at-the-first-backward": "micro-batch 1 missing",
     "forward-behind-a-backward-begins-a-step": "cleared after it was accumulated",

@@ -39,6 +39,7 @@ KINDS = {
     "hooks": {"hooks", "mismatch", "missing"},
     "layouts": {"mismatch", "missing"},
     "lifetime": {"alive", "mismatch", "missing"},
+    "linears": {"mismatch", "missing", "changed"},
     "main_grad": {"mismatch"},
     "means": {"mismatch"},
     "modes": {"mismatch", "missing", "dtype", "nonfinite"},
