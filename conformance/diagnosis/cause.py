@@ -180,6 +180,8 @@ class Mistake(Enum):
     EARLIER_NOT_REDUCED = "of earlier steps only the share of replica {c.slots[0]}: never reduced over replicas"
     NOT_REDUCED = "only the share of replica {c.slots[0]}: never reduced over replicas"
     NOT_REDUCED_NOR_DIVIDED = "only the share of replica {c.slots[0]}, as if it were that of all: never reduced"
+    USE_OF_REPLICA_MISSING = "of one use of the tied parameter, the share of replica {c.slots[0]} is missing"
+    USE_NOT_REDUCED = "of one use of the tied parameter, only the share of replica {c.slots[0]}: never reduced"
     REPLICA_MISSING = "the share of replica {c.slots[0]} missing"
     REDUCED_EARLY = "reduced over replicas before {parts}, which stays local to each replica"
     REDUCED_EARLY_ONLY = "reduced over replicas before {parts}: later micro-batches are missing"

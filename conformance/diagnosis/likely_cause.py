@@ -150,7 +150,7 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
 def _of_other_session(wrong: WrongTensor, change: combination.Change) -> Cause | None:
     """Return the cause that the W of another session added micro-batches."""
     owner = other_session(wrong.evidence, wrong.step, change.strays)
-    return owner and Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
+    return None if owner is None else Cause(Mistake.OTHER_SESSION, microbatches=change.strays, action=str(owner))
 
 
 def _unwritten(wrong: WrongTensor, change: combination.Change) -> Cause | None:

@@ -282,6 +282,21 @@ def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     for own, other in ((1.0, 2.0), (2.0, 1.0)):
         counted = Cause(Mistake.USES_MISCOUNTED, counts=(2,), factors=(own, other))
         yield counted, _where(lambda part: part.own, own, other)
+    for replica in sorted(range(sums.replicas), key=lambda one: one != sums.replica) if sums.replicas > 1 else ():
+        for own in (True, False):
+            yield Cause(Mistake.USE_OF_REPLICA_MISSING, slots=(replica,)), _of_one_use(replica, 0.0, 1.0, own=own)
+            for factor in (float(sums.replicas), 1.0):
+                yield Cause(Mistake.USE_NOT_REDUCED, slots=(replica,)), _of_one_use(replica, factor, 0.0, own=own)
+
+
+def _of_one_use(replica: int, of_replica: float, of_others: float, *, own: bool) -> _Counts:
+    """Return the counts of the own use of a tied parameter, or of the other one, by replica; the rest counts once."""
+
+    def counts(part: StepPart) -> tuple[float, float]:
+        count = 1.0 if part.own is not own else of_replica if part.replica == replica else of_others
+        return count, count
+
+    return counts
 
 
 def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int) -> Cause | None:

@@ -299,7 +299,7 @@ class RetainedContextUsedInPlaceOfAUsedOne(_Kept):
 @fault("misuse.weight_twice.retained*", cause="cleared")
 @alters(with_session)
 class RetainedGradientsCleared(_Kept):
-    """A W that comes again while a retained graph exists clears what it added."""
+    """A second W, while a retained graph exists, clears what the first one added."""
 
     def backward_weight(self, mb: int) -> Grads | None:
         done = vars(self).setdefault("done", set())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradconform.reference.runtime import PlainSession
 from gradconform.runtime import Batch, Kept, Shard
 
-from .registry import fault
+from .registry import each, fault
 
 
 @fault("ddp", "not_reduced_nor_divided")
@@ -122,6 +122,28 @@ class TiedNotReduced(PlainSession):
 
     def add_tied(self) -> None:
         """It is done already."""
+
+
+@fault("ddp-tied", "use_of_replica_missing")
+class UseOfTheLastReplicaLost(PlainSession):
+    """Reduces the second use of a tied weight without the last replica's gradient."""
+
+    def reduce(self) -> None:
+        if self.spec.replica == self.spec.replicas - 1:
+            each(self, lambda name, grad: grad * 0.0 if name in self.spec.tied[1:] else grad)
+        super().reduce()
+
+
+@fault("ddp-tied", "use_not_reduced")
+class OneUseNotReduced(PlainSession):
+    """Reduces the first use of a tied weight, and leaves the second use as each replica has it."""
+
+    def reduce(self) -> None:
+        named = dict(self.named("named_parameters"))
+        kept = {name: named[name].grad for name in self.spec.tied[1:] if name in named}
+        super().reduce()
+        for name, grad in kept.items():
+            named[name].grad = grad
 
 
 @fault("ddp")
