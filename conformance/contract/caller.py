@@ -44,11 +44,9 @@ _OUTPUTS: dict[str, Any] = {"watch": frozenset({"outputs"})}
 
 @family(
     "caller.outputs",
-    ways(("mlp",), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS)
-    | ways(("two-outputs",), split=split_deferred(3), **_OUTPUTS),
+    ways(("mlp", "two-outputs"), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS),
     since="1.1",
 )
-@family("caller.outputs", ways(("two-outputs",), full=full_immediate(3), **_OUTPUTS), profile="full", since="1.1")
 def outputs() -> Judge:
     """A returned output MUST keep its values until the end, in program {program} on {stage}.
 
@@ -88,7 +86,9 @@ _LEFT_OUT = {("output", "weight"), ("frozen", "input")}
 
 
 _WAYS = {"full": "F0 {} B0!", "input": "F0 {} I0!", "weight": "F0 I0 {} W0!"}
-_RARER = {("argument", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight")}
+_RARER = {
+    ("argument", "input"), ("output", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight"),
+}  # fmt: skip
 
 
 def _between(*, rarer: bool) -> dict[str, tuple[Trial, ...]]:
