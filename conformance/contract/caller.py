@@ -43,11 +43,9 @@ _OUTPUTS: dict[str, Any] = {"watch": frozenset({"outputs"})}
 
 @family(
     "caller.outputs",
-    ways(("mlp",), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS)
-    | ways(("two-outputs",), split=split_deferred(3), **_OUTPUTS),
+    ways(("mlp", "two-outputs"), full=full_immediate(3), split=split_deferred(3), **_OUTPUTS),
     since="1.1",
 )
-@family("caller.outputs", ways(("two-outputs",), full=full_immediate(3), **_OUTPUTS), profile="full", since="1.1")
 def outputs() -> Judge:
     """A returned output MUST keep its values until the end, in program {program} on {stage}.
 

@@ -301,7 +301,9 @@ _LEFT_OUT = {("output", "weight"), ("frozen", "input")}
 
 
 _WAYS = {"full": "F0 {} B0!", "input": "F0 {} I0!", "weight": "F0 I0 {} W0!"}
-_RARER = {("argument", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight")}
+_RARER = {
+    ("argument", "input"), ("output", "input"), ("data", "input"), ("frozen", "full"), ("frozen", "weight"),
+}  # fmt: skip
 
 
 def _between(*, rarer: bool) -> dict[str, tuple[Trial, ...]]:

@@ -343,9 +343,10 @@ def _with_more_forwards(evidence: Evidence, step: Step) -> Iterator[tuple[Cause,
 
 
 def _run_first(evidence: Evidence, lane: int, microbatches: list[int], stage: nn.Module) -> None:
+    args = [rerun(evidence, lane, mb, len(evidence.trial.actions)).args for mb in microbatches]  # kept with their graph
     with torch.no_grad():
-        for mb in microbatches:
-            stage(*rerun(evidence, lane, mb, len(evidence.trial.actions)).args)
+        for some in args:
+            stage(*some)
 
 
 def _scaled(factor: float, stage: nn.Module) -> None:
