@@ -180,6 +180,20 @@ def test_a_kit_installed_from_a_commit_is_required_at_that_commit(monkeypatch: p
     assert not init.installed_from_disk()
 
 
+def test_the_pre_commit_hook_runs_the_target_of_its_arguments(
+    command: Command, repository: Callable[..., Path]
+) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with --group dev")
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("gradconform", "system", False)
+    program, *words = hook["entry"].split()
+    assert program == "gradconform"
+    repository(WRONG)
+    done = command(*words, "mypackage.backward", "--checks", "full.gradients.mlp")
+    assert done.code == exits.EXIT_DOES_NOT
+    assert len(done.out.splitlines()) <= 40
+
+
 @pytest.mark.parametrize("kind", init.STARTERS)
 def test_a_first_file_says_what_to_change_and_how_to_run_it(
     kind: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
