@@ -108,7 +108,8 @@ def run(opened: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Tensor | No
     """Yield the gradients after each action of the program, by name; plain autograd has nothing to finish."""
     stages = copy.deepcopy(STAGES)
     sessions = [opened(stage, SPECS[lane]) for lane, stage in enumerate(stages)]
-    args, outputs, grads, returned = {}, {}, {}, {}  # type: ignore[var-annotated] # as above
+    args: dict[tuple[int, int], Any]
+    args, outputs, grads, returned = {}, {}, {}, {}  # type: ignore[var-annotated] # a script has no types
     for place, token in enumerate(PROGRAM.split()):
         lane, kind, mb = re.fullmatch(r"(\d*)([A-Za-z_]+)(\d*)", token).groups()  # type: ignore[union-attr]  # the kit wrote it
         lane, mb, found = int(lane or 0), int(mb or 0), {}

@@ -6,6 +6,8 @@ fails for the adapter and passes for plain autograd's. Other trials are written 
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -96,7 +98,8 @@ class SessionScript:
         except _UnsupportedTreeError:
             return None
         file = str(self.place / "script.py")
-        return written if fails(written, file) and not fails(self._written(_RIGHT), file) else None
+        with _forgotten((self.place / self.folder).resolve()):
+            return written if fails(written, file) and not fails(self._written(_RIGHT), file) else None
 
     def _is_supported(self) -> bool:
         trial = self.trial
@@ -291,6 +294,19 @@ class SessionScript:
             early = claims.input_pass_touches_params and inputs != weights
             if not early and not (claims.weight_when == "finish" and flush_pending(done, last.stage)):
                 yield position
+
+
+@contextlib.contextmanager
+def _forgotten(folder: Path) -> Iterator[None]:
+    """Forget the modules of a folder that are imported here: another folder may have others of these names."""
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == folder:
+                del sys.modules[name]
 
 
 class _UnsupportedTreeError(Exception):
