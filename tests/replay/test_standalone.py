@@ -388,7 +388,7 @@ def test_every_observed_field_is_compared_or_has_a_reason(how: dict[str, Any], k
 @pytest.mark.parametrize("name", [field.name for field in fields(Trial)])
 def test_every_field_of_a_trial_changes_its_script_or_is_refused(name: str) -> None:
     if name == "at_once":
-        with pytest.raises(ScriptError, match="two stages at once"):
+        with pytest.raises(ScriptError, match="two stages in two threads"):
             replayed(replace(PLAIN, at_once=True)).text()
         return
     one, other = DIFFERING[name]
