@@ -175,13 +175,19 @@ def _init(one: argparse.ArgumentParser) -> None:
 
     Write three files into the current folder: a pytest file, a waiver file for expected failures, and a GitHub Actions
     workflow. The workflow runs the contract, compares the result with the main branch, and posts the failures as the
-    job summary. Existing files are kept.
+    job summary. Existing files are kept. With --new, write only the first file of a target, an adapter, a runtime, a
+    device plugin or a sharded stage; it runs at once and says what to change.
     """
     one.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
         help="code to judge, as for 'gradconform run' (default: the only file here that defines stage_backward)",
+    )
+    one.add_argument(
+        "--new",
+        choices=("target", "adapter", "runtime", "device", "sharded"),
+        help="write only the first file of a new target, adapter, runtime, device plugin or sharded stage",
     )
     add_count(one, "--shards", default=1, help="split the contract over N workflow jobs, and merge their reports")
 

@@ -9,6 +9,8 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from .console import complain, width, write, write_text
 def init(arguments: argparse.Namespace) -> int:
     """Write the missing files, and print for each file whether it was written."""
     folder = Path.cwd()
+    if arguments.new is not None:
+        return _start(folder, arguments)
     target = arguments.target or only_target(folder)
     with current_folder_first():
         refuse_missing_target(target, imported=False)
@@ -43,6 +47,22 @@ def init(arguments: argparse.Namespace) -> int:
         return EXIT_ENVIRONMENT
     if any(written):
         write([Line(), *wrapped_each(_next_steps(folder, target), width(), hanging=4)])
+    return EXIT_CONFORMS
+
+
+def _start(folder: Path, arguments: argparse.Namespace) -> int:
+    """Write the first file of something new, and print the command that runs it."""
+    if arguments.target is not None or arguments.shards != 1:
+        arguments.parser.error("--new writes one file; omit TARGET and --shards")
+    starter = STARTERS[arguments.new]
+    text = (files("gradconform.cli") / "templates" / f"starter_{arguments.new}.py.j2").read_text(encoding="utf-8")
+    try:
+        written = _write_new(folder, starter.file, text)
+    except OSError as error:
+        complain(f"cannot write {error.filename}: {error.strerror}")
+        return EXIT_ENVIRONMENT
+    if written:
+        write_text(f"try it: {starter.command}\nthen change what its comments say")
     return EXIT_CONFORMS
 
 
@@ -107,6 +127,24 @@ ACTIONS = {
         "upload-artifact": ("v7.0.0", "bbbca2ddaa5d8feaa63e36b76fdaad77386f024f"),
         "download-artifact": ("v8.0.1", "3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c"),
     }.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A first file that runs at once, and the command that runs it."""
+
+    file: str
+    command: str
+
+
+#: The first file of each kind of thing that a user may write.
+STARTERS = {
+    "target": Starter("my_backward.py", "gradconform run my_backward.py --profile quick"),
+    "adapter": Starter("my_adapter.py", "gradconform run my_adapter.py:Adapter --profile quick"),
+    "runtime": Starter("my_runtime.py", "gradconform pipeline my_runtime.py:Runtime --checks step.ddp"),
+    "device": Starter("my_device.py", "gradconform doctor --device cpu --device-plugin my_device"),
+    "sharded": Starter("my_sharded_stage.py", "gradconform sharded my_sharded_stage.py:Stage"),
 }
 
 _DEFINES_IT = re.compile(r"^def stage_backward\(", re.MULTILINE)

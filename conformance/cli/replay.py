@@ -50,15 +50,15 @@ def replay(arguments: argparse.Namespace) -> int:
     before = None if report is None else _result(report, which, name)
     if not hash_sign and arguments.target is None:
         arguments.parser.error(_without_target(arguments.what))
-    if arguments.target is not None:
-        with current_folder_first():
-            refuse_missing_target(arguments.target)
     sharded = arguments.what.startswith(SHARDED) if report is None else report.command == SHARDED.rstrip(".")
     if sharded or (arguments.what.startswith(STEPS) if report is None else report.command):
         if arguments.check_timeout is not None:
             msg = "--check-timeout: the launcher of ranks has its own time limit; omit the option"
             raise SelectionError(msg)
         return (replay_sharded if sharded else replay_pipeline)(arguments, report, before)
+    if arguments.target is not None:
+        with current_folder_first():
+            refuse_missing_target(arguments.target)
     wanted = _wanted(arguments, report, before)
     seconds = CHECK_TIMEOUT if arguments.check_timeout is None else arguments.check_timeout
     text = f"{wanted.check} did not end within {seconds:g} s; --check-timeout allows more"
@@ -145,7 +145,7 @@ def _replayed(run: Run, item: Item) -> Replayed:
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     (item,) = run.plan.items
-    replayed = replace(_replayed(run, item), check=failing_trial(run, item))
+    replayed = replace(_replayed(run, item), check=failing_trial(run, item), place=Path(path).parent)
     with current_folder_first():
         replace_file(path, replayed.shortest())
     show_written_script(path, wanted.check, replayed.needs, shlex.join(["python", path]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradconform.adapter import Capabilities
 from gradconform.contract.check import Check
+from gradconform.fixtures.grad_tuples import gives_none
 from gradconform.judge import all_requirements, gradients, hooks, state
 from gradconform.judge.all_requirements import fires_hooks
 from gradconform.judge.chain import chained
@@ -73,8 +74,18 @@ COMPARED: dict[Callable[..., object], tuple[str, ...]] = {
 IN_THE_END = {"buffer in the end", "changed later:", "whether called: the module hook of"}
 #: Observations that a script can make; lifetimes need the kit's own machinery.
 _WATCHED = {"state", "hooks", "module_hooks"}
-#: Claims under which the kit judges values by another rule than a script's comparison.
-_JUDGED_OTHERWISE = {"none_as_zeros": True, "first_stage_input_grads": False}
+#: What a script cannot show, by the action, the watch or the judge of a check that needs it.
+_NOT_SHOWN = {
+    "buffer": "the caller's flat buffer of gradients",
+    "zero_buffer": "the caller's flat buffer of gradients",
+    "write": "outputs that the caller writes to",
+    "refill": "arguments that the caller writes to",
+    "lifetime": "when tensors are freed",
+    "outputs": "outputs that the caller still reads after their backward",
+    "stage": "what still holds the stage after close",
+    "growth": "memory that grows from micro-batch to micro-batch",
+    "right_afterwards": "what is right after an exception",
+}
 #: Operations of a program on gradients in ``Parameter.grad``, even if an adapter keeps its own elsewhere.
 _OF_STORED = {"zero_none", "zero_fill", "restride", "bucket", "replace", "rebind"}
 
@@ -96,25 +107,25 @@ def compared(check: Check, capabilities: Capabilities) -> set[str]:
 
 
 def beyond(check: Check, capabilities: Capabilities, device_name: str) -> list[str]:
-    """Return the observations and rules of ``check`` that no script of torch alone can show."""
-    claims = {name: getattr(capabilities, name) for name in _JUDGED_OTHERWISE}
-    found = [f"{name}={claim}" for name, claim in claims.items() if claim == _JUDGED_OTHERWISE[name]]
+    """Return what no script of torch alone can show of ``check``, in words."""
+    none = gives_none(check.trials[0].output_grads) and capabilities.none_as_zeros
+    found = ["None that is claimed to be zeros (none_as_zeros)"] if none else []
     for trial in check.trials[:1]:
-        found += sorted({action.kind for action in trial.actions} - standalone.ACTS.keys())
-        found += sorted(trial.watch - _WATCHED)
-        found += ["two stages at once"] if trial.at_once else []
+        unknown = {action.kind for action in trial.actions} - standalone.ACTS.keys() | trial.watch - _WATCHED
+        found += list(dict.fromkeys(_NOT_SHOWN.get(one, one) for one in sorted(unknown)))
+        found += ["two stages in two threads"] if trial.at_once else []
     found += ["the mean over many draws"] if check.pooled is not None else []
     late = capabilities.weight_when == "finish" and any("hook of" in one for one in compared(check, capabilities))
-    found += ["weight_when=finish"] if late else []
+    found += ["hooks that fire in finish (weight_when)"] if late else []
     if not capabilities.grads_in_param_grad:
         trial = check.trials[0]
         stored = trial.prior_grads or trial.one_module or trial.tied or trial.altering
         acts = {action.kind for action in trial.actions} & _OF_STORED
         found += ["gradients outside Parameter.grad"] if stored or acts else []
     if capabilities.bias_hooks != "as_weights" and any("hook of" in one for one in compared(check, capabilities)):
-        found.append(f"bias_hooks={capabilities.bias_hooks}")
+        found.append(f"hooks of biases that fire {capabilities.bias_hooks} (bias_hooks)")
     judge, _ = judge_of(check)
-    found += [] if judge in COMPARED else [judge.__name__]
+    found += [] if judge in COMPARED or found else [_NOT_SHOWN.get(judge.__name__, judge.__name__)]
     if not device_name.startswith("cpu") and "the generator's state" in compared(check, capabilities):
-        found.append("rng of a device")
+        found.append("the random numbers of a device")
     return found

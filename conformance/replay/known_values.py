@@ -64,6 +64,7 @@ def _constants(check: Check, capabilities: Capabilities, read: set[str]) -> dict
         "GIVEN_KEPT": bool(sharing or "output gradient" in read or "receive" in kinds),
         "RETURNED_KEPT": bool(sharing or trial.chain or "overwrite" in kinds),
         "NOT_ALWAYS_DUE": capabilities.input_pass_touches_params or capabilities.weight_when == "finish",
+        "FIRST_UNREAD": trial.chain and not capabilities.first_stage_input_grads,
         "SEEN_LAST": not read.isdisjoint(IN_THE_END),
         "LOSS_SCALE": loss_scale(trial, capabilities),
         "REPEATS": trial.repeats,

@@ -10,7 +10,7 @@ WIDTH = 112
 
 def docstring(paragraphs: Iterable[str]) -> str:
     """Return paragraphs as the docstring of a script."""
-    return '"""' + "\n\n".join(textwrap.fill(one, WIDTH) for one in paragraphs) + '\n"""'
+    return '"""' + "\n\n".join(textwrap.fill(one, WIDTH, break_on_hyphens=False) for one in paragraphs) + '\n"""'
 
 
 def spaced(definitions: Iterable[str]) -> list[str]:
@@ -36,9 +36,11 @@ def merged(imports: set[str]) -> list[str]:
 
 def folded(text: str) -> str:
     """Fold the lines of numbers, which may be broken after any comma inside their brackets."""
-    return "\n".join(
-        line
-        if len(line) <= WIDTH or "torch.tensor(" not in line
-        else textwrap.fill(line, WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
+    return "\n".join(broken(line) if "torch.tensor(" in line else line for line in text.splitlines())
+
+
+def broken(line: str) -> str:
+    """Return a line of values, broken at spaces inside its brackets if it is long."""
+    if len(line) <= WIDTH:
+        return line
+    return textwrap.fill(line, WIDTH, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False)

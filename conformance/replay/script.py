@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from .inputs import Inputs
 from .judges import beyond, compared
 from .known_values import entries, known, lanes, loss_scale
 from .layout import docstring, folded, merged, spaced
+from .session_script import SessionScript
 from .short_script import ShortScript
 from .source import Source, reached
 
@@ -44,6 +46,8 @@ class Replayed:
     device_name: str
     seed: int
     contract: str = CONTRACT_VERSION
+    #: The folder of the script, from which it finds the adapter's file.
+    place: Path = Path()
 
     def text(self) -> str:
         """Return the script.
@@ -60,13 +64,14 @@ class Replayed:
         imported = {"gradconform.adapter"} if self.of_adapter else frozenset()
         parts = reached([(standalone, "main")], Folding(facts, used), imported)
         dtype, device = dtype_named(self.dtype_name), torch.device(self.device_name)
+        located = {"from pathlib import Path"} if self.of_adapter else set()
         data = Inputs(trial, Materials(trial, dtype=dtype, device=device, seed=self.seed), parts.names).lines(source)
         lines = [
             self._docstring(trial),
             "",
             "from __future__ import annotations",
             "",
-            *merged(parts.imports | source.imports | {"import torch"}),
+            *merged(parts.imports | source.imports | {"import torch"} | located),
             "",
             *(f"\n{text}\n" for text in source.definitions.values()),
             *data,
@@ -78,16 +83,23 @@ class Replayed:
         return "\n\n\n".join([folded("\n".join(lines)), *spaced(parts.definitions.values()), run])
 
     def shortest(self) -> str:
-        """Return the script: action by action if that shows the failure too, else with the kit's driver.
+        """Return the script: action by action, or a short run of sessions, if that shows the failure too.
 
-        Raises as :meth:`text`.
+        Otherwise it has the kit's driver. Raises as :meth:`text`.
         """
         self._refuse()
         usual = self.device_name == "cpu" and self.dtype_name == "float32"
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
-        return (
-            usual and not self.of_adapter and ShortScript(self.check, self._where(), head, self.seed).text()
-        ) or self.text()
+        if not usual:
+            return self.text()
+        if self.of_adapter:
+            claims, place = self.target.capabilities, self.place
+            first, *others = head
+            joined = (first, " ".join(others))
+            short = SessionScript(self.check, claims, self._where(), self._folder(), place, joined, self.seed).text()
+        else:
+            short = ShortScript(self.check, self._where(), head, self.seed).text()
+        return short or self.text()
 
     @property
     def of_adapter(self) -> bool:
@@ -117,7 +129,7 @@ class Replayed:
         without = beyond(self.check, self.target.capabilities, self.device_name)
         if without:
             msg = (
-                f"--script: no script can show what {self.check.id} watches ({', '.join(without)}); "
+                f"--script: {self.check.id} has no script, since a script cannot show {' or '.join(without)}; "
                 "omit --script to print the same numbers"
             )
             raise ScriptError(msg)
@@ -146,7 +158,7 @@ class Replayed:
         dtype = dtype_named(self.dtype_name)
         return {
             "IMPLEMENTATION": repr(self._where()),
-            "FOLDER": repr(self._folder()),
+            "FOLDER": f"str(Path(__file__).resolve().parent / {self._folder()!r})",
             "PROGRAM": repr(self._program(trial)),
             "MICROBATCHES": [trial.microbatches(lane) for lane in range(len(trial.stages))],
             "RELEASES_OUTPUTS": any(action.kind == "send" for action in trial.actions),
@@ -190,9 +202,10 @@ class Replayed:
         return registered_targets().get(self.target.text, self.target.text)
 
     def _folder(self) -> str:
-        """Return the folder that a script imports the adapter from, as the user typed it."""
+        """Return the folder of the adapter's file, relative to the script's; that of a module is the current folder."""
         where = self._text().partition(":")[0]
-        return str(Path(where).parent) if where.endswith(".py") else "."
+        folder = Path(where).resolve().parent if where.endswith(".py") else Path.cwd()
+        return os.path.relpath(folder, self.place.resolve())
 
     def _program(self, trial: Trial) -> str:
         """Return the program; an adapter's session gets a finish, which no program names."""

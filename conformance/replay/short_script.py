@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -84,7 +85,7 @@ class ShortScript:
             return None
         written = self._written(outputs, self.where)
         # An error in the script itself would also fail the correct implementation.
-        return written if _fails(written) and not _fails(self._written(outputs, RIGHT)) else None
+        return written if fails(written) and not fails(self._written(outputs, RIGHT)) else None
 
     @property
     def _of_a_loss(self) -> set[str]:
@@ -95,7 +96,7 @@ class ShortScript:
         source, trial = Source(), self.trial
         made = add_stage(source, trial.stages[0])
         microbatches = 1 + max(action.mb for action in trial.actions)
-        shapes = ", ".join(map(_drawn, trial.stages[0].inputs))
+        shapes = ", ".join(map(drawn, trial.stages[0].inputs))
         module, _, inside = where.partition(":")
         functions = [SPLIT[0], SPLIT[1]] if any(action.kind == "I" for action in trial.actions) else []
         functions = [FULL, *functions] if any(action.kind == "B" for action in trial.actions) else functions
@@ -190,16 +191,30 @@ def _plain(check: Check) -> bool:
         and not any(action.misuse for action in trial.actions)
         and len(set(once)) == len(once)
         and halves <= {action.mb for action in trial.actions if action.kind == "W"}
-        and all(map(_drawn, inputs))
+        and all(map(drawn, inputs))
     )
 
 
-def _drawn(one: object) -> str:
+def drawn(one: object) -> str:
     """Return the text that draws an input; empty if it is not of the plain kinds."""
-    if isinstance(one, Normal) and one == Normal(one.shape, one.requires_grad):
+    if isinstance(one, Normal) and one == Normal(one.shape, one.requires_grad, one.layout):
+        if one.layout != "contiguous":
+            made = laid_out(one.shape, one.layout)
+            return f"{made}{'.requires_grad_()' if one.requires_grad else ''}" if made else ""
         return f"torch.randn({', '.join(map(str, one.shape))}{', requires_grad=True' if one.requires_grad else ''})"
     if isinstance(one, Integers) and one == Integers(one.shape, one.high):
         return f"torch.randint({one.high}, {one.shape})"
+    return ""
+
+
+def laid_out(shape: tuple[int, ...], layout: str) -> str:
+    """Return the text that draws a tensor of a shape in another memory layout; empty for a layout without one."""
+    if layout == "expanded":
+        return f"torch.randn(()).expand({shape})"
+    if layout == "strided" and shape:
+        return f"torch.randn({(*shape[:-1], 2 * shape[-1])})[..., ::2]"
+    if layout == "transposed" and len(shape) > 1:
+        return f"torch.randn({(*shape[:-2], shape[-1], shape[-2])}).mT"
     return ""
 
 
@@ -234,14 +249,18 @@ def _acted(action: Action, outputs: int, *, loss: bool) -> Iterator[str]:
         yield f"{SPLIT[1]}(stage.parameters(), context_{mb})"
 
 
-def _fails(text: str) -> bool:
-    """Run a script here, and return whether it shows an error; its exceptions are the implementation's."""
+def fails(text: str, file: str = "<script>") -> bool:
+    """Run a script here as if it were ``file``; return whether it shows an error, which may be an exception."""
+    arguments, path = sys.argv, list(sys.path)
+    sys.argv = [file]
     try:
         with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=()):
-            exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})  # noqa: S102 (it was written here)
+            exec(compile(text, file, "exec"), {"__name__": "__main__", "__file__": file})  # noqa: S102 (it was written here)
     except SystemExit as stop:
         return bool(stop.code)
     except BaseException as error:  # noqa: BLE001 (an exception is its failure)
         pass_on_an_interrupt(error)
         return True
+    finally:
+        sys.argv, sys.path[:] = arguments, path
     return False

@@ -66,7 +66,7 @@ def contract_page(version: str) -> str:
         checks=found,
         formula=FORMULA,
         profiles=list(PROFILES),
-        counts=_counts(found),
+        overview=list(_overview(found)),
         core=", ".join(f"`{check.id}`" for check in found if check.core),
         letters=list(LETTERS.items()),
         stages=_stages(found),
@@ -81,16 +81,28 @@ def contract_page(version: str) -> str:
     return text.rstrip() + "\n"
 
 
-def _counts(checks: Sequence[Check]) -> list[list[Any]]:
-    """Return the number of checks per area and profile; a profile contains the checks of the smaller ones."""
-    areas = sorted({check.area for check in checks})
+def _overview(checks: Sequence[Check]) -> Iterator[list[Any]]:
+    """Yield per area its link, its subject, and its checks per profile, which contains those of the smaller ones."""
     counts = Counter(
         (area, profile)
         for check in checks
         for area in (check.area, "all")
         for profile in PROFILES[PROFILES.index(check.profile) :]
     )
-    return [[area, *(counts[area, profile] for profile in PROFILES)] for area in (*areas, "all")]
+    for area in sorted({check.area for check in checks}):
+        yield [f"[{area}](#{area})", _subject(area), *(counts[area, profile] for profile in PROFILES)]
+    yield ["all", "", *(counts["all", profile] for profile in PROFILES)]
+
+
+def _subject(area: str) -> str:
+    """Return the first sentence of an area's introduction, without the area's name and the full stop."""
+    first, _, _ = _introduction(area).partition(". ")
+    return first.partition(": ")[2].rstrip(".")
+
+
+def _introduction(area: str) -> str:
+    """Return the docstring of an area's module as one line."""
+    return " ".join((inspect.getdoc(importlib.import_module(f"gradconform.contract.{area}")) or "").split())
 
 
 def _seed_suite(checks: Sequence[Check]) -> Iterator[tuple[str, str, str]]:
@@ -110,10 +122,8 @@ def _stages(checks: Sequence[Check]) -> list[tuple[str, str]]:
 
 def _area(area: str, checks: Sequence[Check]) -> tuple[str, str, list[Any]]:
     """Return an area, the introduction from its module, and its topics."""
-    module = importlib.import_module(f"gradconform.contract.{area}")
     topics = groupby(sorted(checks, key=_topic), key=_topic)
-    introduction = " ".join((inspect.getdoc(module) or "").split())
-    return area, introduction, [(topic, list(_families(list(of)))) for topic, of in topics]
+    return area, _introduction(area), [(topic, list(_families(list(of)))) for topic, of in topics]
 
 
 def _topic(check: Check) -> str:

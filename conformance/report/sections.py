@@ -128,7 +128,7 @@ def _unsupported(report: Report) -> Section:
         heading=f"unsupported: {count(len(results), 'check')}, neither passed nor failed",
         note="The target does not claim or support them, or plain autograd cannot run them.",
         causes=tuple(by_cause(results)),
-        items=_by_message(results),
+        items=(*_by_claim(results), *_by_message(result for result in results if not result.unclaimed)),
         brief=_BRIEF,
     )
 
@@ -232,6 +232,23 @@ def _by_message(results: Iterable[Result]) -> tuple[Item, ...]:
         Item(text=message if len(message) <= _LETTERS else f"{message[:_LETTERS]} …", number=number)
         for message, number in messages
     )
+
+
+def _by_claim(results: Iterable[Result]) -> tuple[Item, ...]:
+    """Return each claim that checks lack with their number, the most frequent first; a check may lack several."""
+    lacking = Counter(claim for result in results for claim in result.unclaimed)
+    alone = Counter(claim for result in results if len(result.unclaimed) == 1 for claim in result.unclaimed)
+    return tuple(
+        Item(text=f"not claimed: {claim}{_needed_alone(alone[claim], number)}", number=number)
+        for claim, number in lacking.most_common()
+    )
+
+
+def _needed_alone(alone: int, number: int) -> str:
+    """Return how many of the checks that lack a claim lack no other one; nothing if all do."""
+    if alone == number:
+        return ""
+    return f"; {alone or 'none'} {'need' if alone > 1 else 'needs'} only this"
 
 
 def _by_waiver(results: Iterable[Result]) -> tuple[Item, ...]:

@@ -108,3 +108,10 @@ def test_list_and_explain_use_the_checks_of_the_requested_version(
     assert "since contract 0.9" in command("explain", mlp.id).out
     assert "no check has the id 'full.gradients.lstm'" in command("explain", lstm.id, "--contract", "0.9").err
     assert command("contract", "--contract", "0.9").out.startswith("# The contract, version 0.9\n")
+
+
+def test_the_overview_names_the_subject_of_each_area(command: Command) -> None:
+    overview = command("contract").out.partition("## Overview")[2].partition("## How")[0]
+    rows = re.findall(r"^\| \[(\w+)\]\(#(\w+)\) \| ([^|]{20,120}) \|", overview, re.MULTILINE)
+    assert [area for area, _, _ in rows] == sorted({check.area for check in contract.checks_of().values()})
+    assert all(area == link and not subject.rstrip().endswith(".") for area, link, subject in rows)

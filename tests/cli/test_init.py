@@ -178,3 +178,54 @@ def test_a_kit_installed_from_a_commit_is_required_at_that_commit(monkeypatch: p
     monkeypatch.setattr(init.importlib.metadata, "distribution", lambda _: Installed())
     assert init.kit_requirement() == "gradconform @ git+https://example.org/kit@0123abc"
     assert not init.installed_from_disk()
+
+
+def test_the_pre_commit_hook_runs_the_target_of_its_arguments(
+    command: Command, repository: Callable[..., Path]
+) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with --group dev")
+    (hook,) = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("gradconform", "system", False)
+    program, *words = hook["entry"].split()
+    assert program == "gradconform"
+    repository(WRONG)
+    done = command(*words, "mypackage.backward", "--checks", "full.gradients.mlp")
+    assert done.code == exits.EXIT_DOES_NOT
+    assert len(done.out.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("kind", init.STARTERS)
+def test_a_first_file_says_what_to_change_and_how_to_run_it(
+    kind: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    starter = init.STARTERS[kind]
+    done = command("init", "--new", kind)
+    assert (done.code, done.err) == (exits.EXIT_CONFORMS, "")
+    assert done.out.splitlines() == [
+        f"wrote {starter.file}", f"try it: {starter.command}", "then change what its comments say",
+    ]  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == [starter.file]
+    text = (tmp_path / starter.file).read_text(encoding="utf-8")
+    compile(text, starter.file, "exec")
+    assert f"Run it: {starter.command}" in text
+    assert len(re.findall(r"(?i)\bchange: ", text)) >= 2
+    assert max(map(len, text.splitlines())) <= 120
+    assert command("init", "--new", kind).out == f"kept  {starter.file}: it already exists\n"
+
+
+def test_a_first_file_takes_no_target_and_no_shards(command: Command, tmp_path: Path) -> None:
+    for words in (("backward.py",), ("--shards", "2")):
+        assert "--new writes one file; omit TARGET and --shards" in command("init", "--new", "adapter", *words).err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", init.STARTERS)
+def test_the_command_of_a_first_file_succeeds(kind: str, tmp_path: Path) -> None:
+    words = init.STARTERS[kind].command.split()
+    for arguments in (["init", "--new", kind], words[1:]):
+        whole = [sys.executable, "-m", "gradconform", *arguments]
+        done = subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, check=False)
+        incomplete = {exits.EXIT_INCOMPLETE} if "--checks" in arguments else set()
+        assert done.returncode in {exits.EXIT_CONFORMS, *incomplete}, done.stdout + done.stderr
+    assert "failed" not in done.stdout.splitlines()[-1].replace("none failed", "")

@@ -29,7 +29,7 @@ def run(text, arguments, folder, kit):
         sys.modules["gradconform"] = None  # an import of it raises
     sys.argv = ["script.py", *arguments]
     try:
-        exec(compile(text, "script.py", "exec"), {"__name__": "__main__"})
+        exec(compile(text, "script.py", "exec"), {"__name__": "__main__", "__file__": f"{folder}/script.py"})
     except SystemExit as stop:
         return int(stop.code or 0)
     except BaseException:
@@ -47,7 +47,7 @@ for line in iter(sys.stdin.readline, ""):
             code = run(**json.loads(line))
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)
+            os._exit(code or 0)
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         out.seek(0)
         err.seek(0)

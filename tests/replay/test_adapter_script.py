@@ -104,12 +104,17 @@ CHECKS = (
 
 
 def scripts_of(folder: Path, checks: tuple[str, ...], adapter: str, target: str = "mine.py:Adapter") -> list[str]:
+    """Return the scripts of checks on an adapter in a folder; they are to lie there too."""
     (folder / "mine.py").write_text(adapter, encoding="utf-8")
     run = Run(RunOptions.of(str(folder / target), profile="full", checks=checks))
     items = [item for item in run.plan.items if item.check.id in checks]
     assert sorted(item.check.id for item in items) == sorted(checks)
     seed = run.options.seed
-    return [Replayed(failing_trial(run, item), run.target, item.dtype, item.device, seed).shortest() for item in items]
+    trials = [failing_trial(run, item) for item in items]
+    return [
+        Replayed(check, run.target, item.dtype, item.device, seed, place=folder).shortest()
+        for check, item in zip(trials, items, strict=True)
+    ]
 
 
 def ran(folder: Path, text: str, tail: str = "") -> subprocess.CompletedProcess[str]:
@@ -179,3 +184,69 @@ def test_the_command_writes_the_script_of_an_adapter(tmp_path: Path) -> None:
     )
     (tmp_path / "away").mkdir()
     assert "from gradconform.adapter import StageSpec" in (tmp_path / "x.py").read_text(encoding="utf-8")
+
+
+#: The engine takes the gradients of several weights twice; one Linear, as in the pre-flight, is right.
+DOUBLED = ADAPTER.replace("g * FACTOR", "g * (2.0 if len(sought) > 2 else 1.0)")
+
+#: A failing check of each form of program, judge and stage that a short script has lines of its own for.
+SHORT = (
+    "full.gradients.mlp",
+    "split.gradients.three-outputs",
+    "accumulate.steps.split-zero-none",
+    "accumulate.reused_input.split",
+    "mode.gradients.autocast-mlp-split",
+    "grad_tuple.layout.strided-outputs-split",
+    "steps.params.step-layer-norm-full",
+    "lifetime.reopened.layer-norm-full",
+    "state.returned_owned.mlp-full",
+    "schedule.alone.zbv-zero-bubble-3x2x5",
+)
+
+
+@pytest.mark.parametrize("check", SHORT)
+def test_the_script_of_a_failing_check_of_an_adapter_is_short(
+    check: str, tmp_path: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = scripts_of(tmp_path, (check,), DOUBLED.replace("CLAIMS", ""))
+    lines = text.splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+    wrong = run_script(text, folder=tmp_path)
+    assert (wrong.code, wrong.err) == (1, "")
+    assert wrong.out.startswith("WRONG: the gradient of ")
+    (tmp_path / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
+    right = run_script(text, folder=tmp_path)
+    assert (right.code, right.out, right.err) == (0, "right: all gradients are those of plain autograd\n", "")
+
+
+def test_a_script_finds_the_adapter_from_its_own_place_or_an_argument(tmp_path: Path) -> None:
+    for folder in ("engine", "scripts", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "engine" / "mine.py").write_text(DOUBLED.replace("CLAIMS", ""), encoding="utf-8")
+    (tmp_path / "elsewhere" / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
+    for check in ("full.gradients.mlp", "hooks.post_accumulate.mlp-split"):  # a short script and a long one
+        words = ("-m", "gradconform", "replay", check, "engine/mine.py:Adapter", "--script", "scripts/x.py")
+        subprocess.run([sys.executable, *words], cwd=tmp_path, check=True, capture_output=True)
+        for start in (tmp_path, tmp_path / "scripts", Path("/")):
+            command = [sys.executable, str(tmp_path / "scripts" / "x.py")]
+            done = subprocess.run(command, cwd=start, capture_output=True, text=True, check=False)
+            assert "ModuleNotFoundError" not in done.stderr
+            assert done.returncode == (check == "full.gradients.mlp")
+        if check == "full.gradients.mlp":
+            command += [str(tmp_path / "elsewhere")]
+            assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+
+def test_input_gradients_of_the_first_stage_that_are_not_claimed_are_not_compared(
+    tmp_path: Path, run_script: RunScript
+) -> None:
+    unread = ADAPTER.replace("CLAIMS", "first_stage_input_grads=False").replace(
+        "return tuple(next(given) if isinstance(a, torch.Tensor) and a.requires_grad else None for a in args)",
+        "return tuple(None if self.spec.is_first or not getattr(a, 'requires_grad', 0) else next(given) for a in args)",
+    )
+    for check in ("schedule.chain.two-tensors-last", "full.gradients.mlp"):
+        (text,) = scripts_of(tmp_path, (check,), unread)
+        done = run_script(text, folder=tmp_path)
+        assert (done.code, done.out[:7], done.err) == (0, "right: ", "")

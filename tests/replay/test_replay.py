@@ -48,9 +48,27 @@ def test_a_failure_without_a_wrong_value_has_no_largest_error(capsys: pytest.Cap
     assert "full.loss.parameter-input: failed\n" in told
 
 
-def test_if_no_script_can_be_written_none_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", CHECK, "torch-stage"]) == 1
+def test_if_no_script_can_be_written_none_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("keeping.py").write_text(
+        "import torch\n\nKEPT = []\n\n"
+        "def stage_backward(outputs, grads, inputs):\n"
+        "    KEPT.append(outputs)\n"
+        "    torch.autograd.backward(outputs, grads, retain_graph=True)\n"
+        "    return tuple(one.grad for one in inputs)\n",
+        encoding="utf-8",
+    )
+    assert main(["replay", "lifetime.full.mlp", "keeping.py"]) == 1
     assert "write a script" not in capsys.readouterr().out
+
+
+def test_an_adapter_that_withholds_input_gradients_of_first_stages_has_scripts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["replay", CHECK, "torch-stage"]) == 1
+    assert f"gradconform replay {CHECK} torch-stage --script defect.py" in capsys.readouterr().out
 
 
 def test_the_printed_script_command_is_quoted_for_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradconform.cli import main
+from gradconform.cli import main, replay
 from gradconform.devices.environment import environment
 from gradconform.pipeline.training_step.composition import StepCase, step_cases
 from gradconform.pipeline.training_step.oracle import Plain, run_plain
@@ -272,6 +272,14 @@ def test_an_impossible_replay_is_refused(
 ) -> None:
     assert main(["replay", *arguments]) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_runtime_is_replayed_by_its_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the pipeline's own search knows the names of runtimes."""
+    replayed: list[str] = []
+    monkeypatch.setattr(replay, "replay_pipeline", lambda given, *_: replayed.append(given.target) or 0)
+    assert main(["replay", "step.plain", "reference-runtime"]) == 0
+    assert replayed == ["reference-runtime"]
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,20 @@ def test_with_the_right_split_in_torch_fixed_and_remaining_failures_are_listed(r
     assert "2 of 4 checks failed, 1 by torch's runtime itself; no verdict" in text
     told = closing(replace(report, results=results[:2], manifest=2, planned=2), 100)[-1]
     assert "1 of 2 checks failed, all by torch's runtime itself; no verdict" in str(told)
+
+
+def test_unclaimed_checks_have_a_line_per_claim_not_per_combination(real: Report) -> None:
+    lacking = [("split",), ("split",), ("split", "mixed"), ("edge_roots", "split"), ("edge_roots", "mixed", "split")]
+    results = [
+        Result(
+            check=f"a.b.{number}", level="MUST", device="cpu", dtype="float32", status="unsupported",
+            requirement="It MUST.", message=f"not claimed: {', '.join(claims)}", unclaimed=claims,
+        )
+        for number, claims in enumerate(lacking)
+    ]  # fmt: skip
+    (section,) = sections.sections(replace(real, results=results))
+    assert [f"{item.number}  {item.text}" for item in section.items] == [
+        "5  not claimed: split; 2 need only this",
+        "2  not claimed: mixed; none needs only this",
+        "2  not claimed: edge_roots; none needs only this",
+    ]
