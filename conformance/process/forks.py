@@ -33,7 +33,8 @@ class OneProcess:
 
     def __enter__(self) -> None:
         """Start to watch forks."""
-        _FORKS.watch(1)
+        with _FORKS.lock:  # two threads may do so at once
+            _FORKS.watched += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -41,7 +42,8 @@ class OneProcess:
         """End this process if it is a child; raise :class:`ForkedError` if a child has reached this point."""
         if os.getpid() != self._process:
             _FORKS.end_this(error)
-        _FORKS.watch(-1)
+        with _FORKS.lock:
+            _FORKS.watched -= 1
         if _FORKS.children and _FORKS.one_came_back():
             msg = "the implementation forked, and its call came back in the child as well; the child was ended"
             raise ForkedError(msg) from error
@@ -50,8 +52,9 @@ class OneProcess:
 class _Forks:
     """The forks of this process while they are watched. Each has a pipe that reports whether the child returned.
 
-    ``children`` are the reading ends; ``ancestors`` are the writing ends if this process is the child. A child that
-    ends, or becomes another program, closes its end.
+    ``watched`` is the number of calls that are watched, and changes under ``lock``. ``children`` are the reading ends;
+    ``ancestors`` are the writing ends if this process is the child. A child that ends, or becomes another program,
+    closes its end.
     """
 
     def __init__(self) -> None:
@@ -59,12 +62,7 @@ class _Forks:
         self.children: list[int] = []
         self.ancestors: list[int] = []
         self._of_thread = threading.local()
-        self._lock = threading.Lock()
-
-    def watch(self, more: int) -> None:
-        """Change the number of calls that are watched; two threads may do so at once."""
-        with self._lock:
-            self.watched += more
+        self.lock = threading.Lock()
 
     def before(self) -> None:
         self._of_thread.pipe = os.pipe() if self.watched else None
@@ -75,7 +73,7 @@ class _Forks:
             self.children.append(pipe[0])
 
     def in_child(self) -> None:
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self.lock = threading.Lock()  # another thread of the parent may have held it
         if (pipe := self._of_thread.pipe) is not None:
             for file in (pipe[0], *self.children):
                 os.close(file)
@@ -84,7 +82,7 @@ class _Forks:
 
     def one_came_back(self) -> bool:
         """Wait until every child has returned, has ended, or has timed out; return whether one returned."""
-        with self._lock:
+        with self.lock:
             waiting, self.children = self.children, []
         until, found = time.monotonic() + _PATIENCE, False
         poll = select.poll()

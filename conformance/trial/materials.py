@@ -114,8 +114,9 @@ class Materials:
 
     def args(self, lane: int, mb: int, stage: nn.Module) -> tuple[Any, ...]:
         """Return fresh leaves for the arguments of micro-batch ``mb``."""
-        case = self.trial.stages[lane]
-        return place_arguments(case.inputs, self.drawn(lane, mb), stage, self.device, self.turn(mb))
+        turn = 0 if self.trial.same_args else mb  # as below, without its call
+        drawn = self._drawn_args(lane, turn)
+        return place_arguments(self.trial.stages[lane].inputs, drawn, stage, self.device, turn)
 
     def turn(self, mb: int) -> int:
         """Return the micro-batch that has the arguments of ``mb``."""
@@ -180,10 +181,12 @@ class Materials:
 
     def drawn(self, lane: int, mb: int) -> tuple[Tensor | None, ...]:
         """Return the drawn values for the arguments of ``mb``: CPU tensors, None if nothing is random."""
-        mb = self.turn(mb)
-        less = mb % 2 if self.trial.ragged else 0
+        return self._drawn_args(lane, self.turn(mb))
+
+    def _drawn_args(self, lane: int, turn: int) -> tuple[Tensor | None, ...]:
+        less = turn % 2 if self.trial.ragged else 0
         found: tuple[Tensor | None, ...] = self._drawn(
-            _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed + lane, mb, less
+            _drawn_arguments, self.trial.stages[lane], self.dtype, self.seed + lane, turn, less
         )
         return found
 

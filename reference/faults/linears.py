@@ -109,14 +109,14 @@ def activations_told_apart_by_address() -> Target:
     class Session(FunctionsSession):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
-            self._kept: dict[tuple[int, torch.Size], Tensor] = {}
+            self._first: dict[tuple[int, torch.Size], Tensor] = {}
             swap(self._stage, nn.Linear, _Linear, ways=_Ways(keep=self._one))
 
         def _one(self, x: Tensor) -> Tensor:
-            return self._kept.setdefault((x.data_ptr(), x.shape), x)
+            return self._first.setdefault((x.data_ptr(), x.shape), x)
 
         def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
-            self._kept.clear()
+            self._first.clear()
             return super().forward(mb, args, target)
 
     return with_session(Session)
