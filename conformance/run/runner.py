@@ -149,8 +149,9 @@ class Runner:
         below = None if self._required is None else measured.below(self._required)
         if below is not None:
             return _off_device(self.device, *below)
+        explanation = _noted(explanation, tried) if check.trials[0].raising else explanation
         return self._kit_error(findings) or (
-            _probed(unmet, findings, silent) if unmet else {"findings": findings, **_noted(explanation, tried)}
+            _probed(unmet, findings, silent) if unmet else {"findings": findings, **explanation}
         )
 
     def _judged_trials(self, check: Check, measured: Measurements) -> tuple[list[JudgedTrial], list[Any]]:
