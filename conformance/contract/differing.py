@@ -105,10 +105,9 @@ _SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full", "other-
 def sums() -> Judge:
     """Gradients of unlike layouts or rows MUST add up as under plain autograd, in program {program} on {stage}.
 
-    A table is looked up by one micro-batch and multiplied by the next, or looked up elsewhere, and a summed gain has a
-    gradient of strides 0.
+    Micro-batches look a table up at other rows, or multiply by it, and the gradient of a summed gain has strides 0.
 
     Catches: a gradient that replaces one of another layout, an addition into one element of an expanded gradient, or
-    sparse gradients that are added without their indices.
+    sparse values added without indices.
     """
     return gradients

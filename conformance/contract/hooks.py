@@ -91,8 +91,7 @@ def altered() -> Judge:
 
     A hook that scales a gradient or moves it out of .grad silently gives a wrong number if it runs twice or never.
 
-    Catches: a hook that I and W both apply, that one pass applies twice, that gets a part of the gradient, or that a
-    directly stored gradient bypasses.
+    Catches: a hook that is applied twice, by I and W or by one pass, to a part of the gradient, or not at all.
     """
     return gradients
 

@@ -108,7 +108,7 @@ def parameters_in_two_halves() -> Target:
 
 @fault("hooks.altered.clip-*-split", cause="hook_on_parts")
 def uses_accumulated_apart() -> Target:
-    """W accumulates each use of a tied parameter by itself, so a hook gets the gradient of one use."""
+    """W accumulates the uses of a tied parameter one after the other, so a hook gets the gradient of one use."""
 
     def by_use(run: Callable[..., Grads], parameters: list[nn.Parameter], groups: Context) -> None:
         most = max((len(group["grads"]) for group in groups if "grads" in group), default=0)

@@ -38,7 +38,7 @@ def test_the_example_stage_is_in_the_fixture_and_in_the_run(
     result = pytester.runpytest(
         "-v", "--gradconform=reference-split", "-k", "our-block and gradients or test_own", *processes
     )
-    assert result.parseoutcomes()["passed"] == 15
+    assert result.parseoutcomes()["passed"] == 16
     result.stdout.fnmatch_lines_random(
         [
             "*gradconform::stage.our-block.full.gradients[[]cpu-float32]*",
@@ -46,7 +46,7 @@ def test_the_example_stage_is_in_the_fixture_and_in_the_run(
             "*test_own[[]our-block]*",
         ]
     )
-    result.stdout.fnmatch_lines(["* checks on added stages, not part of the contract: 14 passed, 0 failed, *"])
+    result.stdout.fnmatch_lines(["* checks on added stages, not part of the contract: 15 passed, 0 failed, *"])
 
 
 def test_added_checks_do_not_change_the_contract_counts(pytester: pytest.Pytester, double: str) -> None:
