@@ -103,7 +103,7 @@ _SUMS = ("sparse-then-dense", "dense-then-sparse", "expanded-then-full", "other-
     since="1.1",
 )
 def sums() -> Judge:
-    """Gradients of unlike layouts or rows MUST add up as under plain autograd, in program {program} on {stage}.
+    """Unlike gradients MUST add up as under plain autograd, in program {program} on {stage}.
 
     Micro-batches look a table up at other rows, or multiply by it, and the gradient of a summed gain has strides 0.
 
