@@ -256,41 +256,40 @@ def _turned(one: Tensor, strides: tuple[int, ...]) -> bool:
     return one.dim() == 2 and one.stride(0) < one.stride(1) and strides[0] > strides[1]
 
 
+def _with_sums(add: Callable[[Tensor, Tensor], Tensor]) -> Functions:
+    """Return functions that ``add`` an existing gradient and a new one in another way."""
+
+    @contextmanager
+    def adding(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
+        before = {id(one): one.grad for one in parameters}
+        for one in parameters:
+            one.grad = None
+        yield
+        for one in parameters:
+            held, added = before[id(one)], one.grad
+            if held is not None:
+                one.grad = held if added is None else add(held, added)
+
+    return accumulating(adding)
+
+
 @fault("differing.sums.sparse-then-dense-*", "differing.sums.dense-then-sparse-*")
-@alters(accumulating)
-@contextmanager
-def gradient_of_another_layout_replaced(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
+@alters(_with_sums)
+def gradient_of_another_layout_replaced(held: Tensor, added: Tensor) -> Tensor:
     """A gradient of another layout replaces the existing one."""
-    before = {id(one): one.grad for one in parameters}
-    for one in parameters:
-        one.grad = None
-    yield
-    for one in parameters:
-        held, added = before[id(one)], one.grad
-        if held is not None and added is not None and held.layout == added.layout:
-            one.grad = held + added
-        elif added is None:
-            one.grad = held
+    return held + added if held.layout == added.layout else added
 
 
 @fault("differing.sums.other-tokens-*")
-@alters(accumulating)
-@contextmanager
-def sparse_gradients_added_by_place(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
+@alters(_with_sums)
+def sparse_gradients_added_by_place(held: Tensor, added: Tensor) -> Tensor:
     """Two sparse gradients with as many rows are added row by row, without a look at the indices."""
-    before = {id(one): one.grad for one in parameters}
-    for one in parameters:
-        one.grad = None
-    yield
-    for one in parameters:
-        held, added = before[id(one)], one.grad
-        if held is None or added is None:
-            one.grad = held if added is None else added
-        elif held.is_sparse and added.is_sparse and held.coalesce()._nnz() == added.coalesce()._nnz():
-            rows, others = held.coalesce(), added.coalesce()
-            one.grad = torch.sparse_coo_tensor(rows.indices(), rows.values() + others.values(), rows.shape)
-        else:
-            one.grad = held + added
+    if not (held.is_sparse and added.is_sparse):
+        return held + added
+    rows, others = held.coalesce(), added.coalesce()
+    if rows.values().shape != others.values().shape:
+        return held + added
+    return torch.sparse_coo_tensor(rows.indices(), rows.values() + others.values(), rows.shape)
 
 
 @fault("differing.sums.dense-then-sparse-*")

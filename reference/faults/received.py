@@ -340,6 +340,6 @@ def second_part_of_the_weights_lost() -> Target:
             done.append(True)
             return by_uses.stage_backward_weight(weights, groups, retain_graph)
 
-        return Functions(full=by_uses.stage_backward, input_pass=input_pass, weight_pass=weight_pass)
+        return replace(BY_USES, input_pass=input_pass, weight_pass=weight_pass)
 
     return per_session(make)
