@@ -162,7 +162,8 @@ def _slips(adapter: Adapter, trial: Trial, evidence_of: Callable[[Trial], Eviden
         wanted = evidence.oracle_step(step)
         missing = sorted(wanted.param_grads.keys() - step.param_grads.keys())
         if missing:
-            yield f"after {step.action} param_grads() has no {', '.join(missing)}, but {', '.join(step.param_grads)}"
+            named = ", ".join(step.param_grads) or "none"
+            yield f"after {step.action} param_grads() has no {', '.join(missing)}; its names: {named}"
             return
         if step.input_grads is not None and len(step.input_grads) != len(wanted.input_grads or ()):
             found, expected = len(step.input_grads), len(wanted.input_grads or ())

@@ -106,6 +106,13 @@ class OfLastNames(AutogradSession):
         return {names[id(p)]: p.grad for p in self._parameters.values()}
 
 
+class OfGradientsThatAreThere(AutogradSession):
+    """Names no parameter without a gradient."""
+
+    def param_grads(self) -> dict[str, Any]:
+        return {name: grad for name, grad in super().param_grads().items() if grad is not None}
+
+
 class OfLiveOutputs(AutogradSession):
     """Looks up the outputs of a micro-batch by what the caller holds."""
 
@@ -128,6 +135,7 @@ class OfLiveOutputs(AutogradSession):
         (OfOneMicrobatch, "(a second micro-batch in flight, F0 F1 B0 B1): B0 raised KeyError: 0 at "),
         (OfInputsThatNeedGradients, "fixed, F0 B0): B0 returned 1 input gradient for 2 arguments"),
         (OfLastNames, "(one Linear under two names, F0 B0): after F0 param_grads() has no first.bias, first.weight"),
+        (OfGradientsThatAreThere, "after F0 param_grads() has no first.bias, first.weight; its names: none"),
         (OfLiveOutputs, "(outputs that the caller frees, F0 I0 drop0 W0 F1 I1 drop1 W1): W0 raised KeyError: 0 at "),
     ],
 )
