@@ -159,7 +159,7 @@ _EXAMPLES = """\
 examples:
   gradconform report run.json -v
   gradconform report run.json --html run.html
-  gradconform report run.json --markdown - >> "$GITHUB_STEP_SUMMARY"
+  gradconform report run.json --summary - >> "$GITHUB_STEP_SUMMARY"
   gradconform report ours.json torch.json --html side-by-side.html
 """
 
@@ -176,6 +176,7 @@ def _report(one: argparse.ArgumentParser) -> None:
     add_output_options(one)
     add_output(one, "--html", help="write an HTML page (- for standard output)")
     add_output(one, "--markdown", help="write Markdown (- for standard output)")
+    add_output(one, "--summary", help="write a summary of at most 40 lines of Markdown (- for standard output)")
     add_output(one, "--junit", help="write JUnit XML, one test per check (- for standard output)")
     add_output(
         one,

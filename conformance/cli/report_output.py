@@ -76,6 +76,7 @@ WORDS = {
     "junit": "tests in the form of JUnit",
     "skip_list": "skip list",
     "markdown": "report as Markdown",
+    "summary": "summary as Markdown",
 }
 
 

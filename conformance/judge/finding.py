@@ -75,13 +75,14 @@ class Finding:
         numbers = {name: finite(values[name]) for name in ("error", "bound", "headroom")}
         raised = None if self.raised is None else str(self.raised)
         of_cause = None if self.cause is None else self.cause.to_dict()
-        frames = [] if self.raised is None else list(map(_frame_line, self.raised.frames))
+        frames = () if self.raised is None else self.raised.frames
+        places = [{"file": frame.file, "line": frame.line} for frame in frames]
         return {
             **values,
             **numbers,
             "raised": raised,
             "cause": of_cause,
-            **({"frames": frames} if frames else {}),
+            **({"frames": list(map(_frame_line, frames)), "places": places} if frames else {}),
         }
 
 

@@ -152,9 +152,15 @@ def _differences(base: Report, new: Report) -> Iterator[tuple[str, Any, Any]]:
 
 
 def surroundings(*reports: Report) -> dict[str, list[Any]]:
-    """Return target, options and environment by name, with the value of each report; None if one has none."""
+    """Return target, options and environment by name, with the value of each report; None if one has none.
+
+    The lines of the target's actions are left out: its hash shows any change of its file.
+    """
     names = ("kit", "contract", "profile", "seed", "strict", "extra", "target", "environment", "manifest")
-    each = [_leaves("", {name: getattr(report, name) for name in names}) for report in reports]
+    each = []
+    for report in reports:
+        target = {name: value for name, value in report.target.items() if name != "lines"}
+        each.append(_leaves("", {**{name: getattr(report, name) for name in names}, "target": target}))
     return {name: [leaves.get(name) for leaves in each] for name in dict.fromkeys(key for one in each for key in one)}
 
 

@@ -9,6 +9,7 @@ from gradconform.results import Report, Result
 from gradconform.text.escaping import for_github_data, for_github_property
 
 from .by_cause import FailureGroup, cause, likely
+from .code_places import CodePlace, code_place, shown_path
 from .sentences import command_again, verdict
 from .single_mistakes import causes_of
 
@@ -30,10 +31,7 @@ def failure_lines(report: Report, folder: Path) -> list[str]:
 def _path(report: Report, folder: Path) -> str:
     """Return the target's file, or its other name."""
     file = report.target.get("file")
-    if not file:
-        return str(report.target["text"])
-    path = Path(str(file))
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return shown_path(str(file), folder) if file else str(report.target["text"])
 
 
 def _level(result: Result) -> str:
@@ -47,18 +45,17 @@ def _described(result: Result) -> str:
 
 
 def github_annotations(report: Report, folder: Path) -> Iterator[str]:
-    """Yield one GitHub workflow command per cause, and one with the verdict.
+    """Yield one GitHub workflow command per cause, at its line of the target's code, and one with the verdict.
 
     The format is described at https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
     """
-    file = _path(report, folder) if report.target.get("file") else ""
     decisive = [result for result in report.failures if result.decisive or report.strict]
     others = [result for result in report.failures if not (result.decisive or report.strict)]
     for level, results in (("error", decisive), ("warning", others)):
         for one in causes_of(results)[:_ANNOTATIONS]:
-            yield _annotation(level, file, _title(one), _message(report, one))
+            yield _annotation(level, code_place(report, one.smallest, folder), _title(one), _message(report, one))
     level = "notice" if report.exit_code == 0 else "error"
-    yield _annotation(level, "", "gradconform", verdict(report))
+    yield _annotation(level, None, "gradconform", verdict(report))
 
 
 def _title(one: FailureGroup) -> str:
@@ -71,6 +68,8 @@ def _message(report: Report, one: FailureGroup) -> str:
     return "\n".join([one.text, one.smallest.message, *([f"reproduce: {again}"] if again else [])])
 
 
-def _annotation(level: str, file: str, title: str, message: str) -> str:
-    properties = [*([f"file={for_github_property(file)}"] if file else []), f"title={for_github_property(title)}"]
+def _annotation(level: str, place: CodePlace | None, title: str, message: str) -> str:
+    properties = [] if place is None else [f"file={for_github_property(place.file)}"]
+    properties += [] if place is None or place.line is None else [f"line={place.line}"]
+    properties.append(f"title={for_github_property(title)}")
     return f"::{level} {','.join(properties)}::{for_github_data(message)}"

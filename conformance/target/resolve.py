@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Send
 
+from .action_lines import action_lines
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
 from .lookup import ENTRY_POINTS, Named, TargetError, registered
@@ -48,7 +49,8 @@ _MOST_NAMES = 8
 class Target:
     """A resolved target: its adapter, its claims, and its source.
 
-    ``own_adapter`` says that a user wrote its adapter, which must pass a pre-flight first.
+    ``own_adapter`` says that a user wrote its adapter, which must pass a pre-flight first. ``lines`` has the lines of
+    ``file`` where its actions are defined, by their letters; an action of another file has none.
     """
 
     text: str
@@ -58,17 +60,18 @@ class Target:
     version: str | None = None
     file: str | None = None
     sha256: str | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The adapter's own name."""
         return self.adapter.name
 
-    def described(self) -> dict[str, str | None]:
+    def described(self) -> dict[str, Any]:
         """Return a report's description of the target, as JSON values."""
         return {
             "text": self.text, "name": self.name, "version": self.version, "file": self.file, "sha256": self.sha256,
-            "commit": commit_of(self.file),
+            "commit": commit_of(self.file), "lines": dict(self.lines),
         }  # fmt: skip
 
 
@@ -92,7 +95,10 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
         return replace(_from_object(named, target), text=target)
     found, module = load(Named(named, target, known))
     made = _from_object(found, target)
-    return replace(made, text=target, **_origin(_home(made, module)))
+    home = _home(made, module)
+    origin = _origin(home)
+    lines = action_lines(made.adapter, home, origin["file"]) if origin["file"] else {}
+    return replace(made, text=target, **origin, lines=lines)
 
 
 def describe_targets(orders: Orders, send: Send) -> None:

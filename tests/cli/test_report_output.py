@@ -151,7 +151,8 @@ def test_json_output_prints_only_the_report(command: Command, halved: Path) -> N
 @pytest.mark.usefixtures("halved")
 def test_github_output_has_one_annotation_per_cause_and_one_for_the_verdict(command: Command) -> None:
     first, last = command("run", "halved.py", *CHECKS, "--output-format", "github").out.splitlines()
-    assert first.startswith("::error file=halved.py,title=gradconform full.loss.")
+    line = HALVED.splitlines().index(next(one for one in HALVED.splitlines() if one.startswith("def stage_backward(")))
+    assert first.startswith(f"::error file=halved.py,line={line + 1},title=gradconform full.loss.")
     assert "%0Areproduce: gradconform replay full.loss." in first
     assert last.startswith("::error title=gradconform::halved.py does NOT conform: ")
 

@@ -55,7 +55,7 @@ def test_every_object_of_the_schema_lists_its_allowed_fields() -> None:
     ("part", "named"),
     [
         (PARTS["result"], names(Result) - {"exhausted"}),  # said to the run alone, which then replaces its worker
-        (PARTS["finding"], names(finding.Finding) | {"frames"}),  # of the exception that was raised
+        (PARTS["finding"], names(finding.Finding) | {"frames", "places"}),  # of the exception that was raised
         (PARTS["environment"], {*environment.environment(), "tolerances_changed"}),
         (PARTS["summary"], {"manifest", "planned", "ran", *results.STATUSES, "failed_should"}),
         (PARTS["extent"], names(Coverage)),
@@ -70,7 +70,7 @@ def test_every_object_of_the_schema_lists_its_allowed_fields() -> None:
 )
 def test_the_schema_names_the_fields_that_the_kit_writes(part: dict[str, Any], named: set[str]) -> None:
     assert set(part["properties"]) == named
-    optional = {"tolerances_changed", "made", "imprecise", "oracle", "undone", "frames"}
+    optional = {"tolerances_changed", "made", "imprecise", "oracle", "undone", "frames", "places"}
     assert set(part["required"]) == named - optional
 
 

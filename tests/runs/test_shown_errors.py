@@ -59,6 +59,18 @@ RAISES = """
         raise RuntimeError(f"cannot do {mb}")
 """
 
+SCALES = """
+    def backward(self, mb, output_grads):
+        return super().backward(mb, tuple(g * (1 + mb) for g in output_grads))
+"""
+
+#: Of a stage with several layers, so that the pre-flight's Linear passes.
+DOUBLES = """
+    def param_grads(self):
+        doubled = len(list(self.stage.children())) > 2
+        return {n: p.grad * 2 if doubled and p.grad is not None else p.grad for n, p in self.stage.named_parameters()}
+"""
+
 HANGS = """
     def backward(self, mb, output_grads):
         import time
@@ -97,6 +109,31 @@ def test_an_exception_is_shown_with_the_frames_of_the_target_alone(
     assert all(frame in one_line(run.out) for frame in frames)
     assert "in inner" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "in inner" not in judged(written(RAISES), "--checks", "full.gradients.mlp").out, "only with -v"
+
+
+def line_of(source: Path, text: str) -> int:
+    """Return the last line of a file that starts with a text, from 1."""
+    lines = source.read_text(encoding="utf-8").splitlines()
+    return max(number for number, line in enumerate(lines, start=1) if line.strip().startswith(text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (RAISES, "raise RuntimeError"),  # where it was raised, in a helper of the session
+        (SCALES, "def backward("),  # a wrong value has no frame: the action's definition, in the subclass
+        (DOUBLES, "def backward("),  # or in the class that it comes from
+    ],
+    ids=["raised", "overridden", "inherited"],
+)
+def test_an_annotation_is_at_the_line_of_the_targets_code(
+    tmp_path: Path, judged: Judged, written: Callable[[str], str], changes: str, line: str
+) -> None:
+    target = written(changes)
+    run = judged(target, "--checks", "full.gradients.mlp", "--output-format", "github")
+    first = run.out.splitlines()[0]
+    expected = line_of(tmp_path / "own.py", line)
+    assert first.startswith(f"::error file=own.py,line={expected},title=gradconform full.gradients.mlp"), first
 
 
 @pytest.mark.parametrize(
