@@ -108,11 +108,13 @@ def _next_steps(folder: Path, target: str) -> list[str]:
     return lines
 
 
+_WORKFLOW = ".github/workflows/gradconform.yml"
+
 #: The destination of each template, below the target folder.
 FILES = {
     "tests/test_stage_backward.py": "test_stage_backward.py.j2",
     DEFAULT_FILE: "gradconform-waivers.toml.j2",
-    ".github/workflows/gradconform.yml": "gradconform.yml.j2",
+    _WORKFLOW: "gradconform.yml.j2",
 }
 
 #: The actions of the workflow, each pinned to the commit of a release: an attacker could move a tag.
@@ -157,6 +159,34 @@ class StarterError(UsageError):
 
 def starter_files(folder: Path, target: str, shards: int = 1) -> dict[str, str]:
     """Return the text of each file by its path below ``folder``; the workflow runs the contract in ``shards`` parts."""
+    values = {
+        "target": target,
+        "requirement": kit_requirement(),
+        "torch": _torch_range(),
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "installs": list(_installs(folder)),
+        "shards": shards,
+        "reusable": False,
+        "expires": dt.date(dt.datetime.now(dt.timezone.utc).year + 1, 1, 31).isoformat(),
+    }
+    return {path: _rendered(name, values) for path, name in FILES.items()}
+
+
+def reusable_workflow() -> str:
+    """Return the text of the workflow that another repository calls: that of ``gradconform init``, with inputs."""
+    values = {
+        "requirement": "gradconform",
+        "torch": _torch_range(),
+        "python": "${{ inputs.python-version }}",
+        "python_default": "3.11",
+        "installs": ['bash -euo pipefail -c "$INSTALL"'],
+        "shards": 1,
+        "reusable": True,
+    }
+    return _rendered(FILES[_WORKFLOW], values)
+
+
+def _rendered(template: str, values: dict[str, Any]) -> str:
     # No autoescape: values are written as JSON, whose strings are valid in Python and in YAML.
     engine = Environment(
         loader=PackageLoader("gradconform.cli"),
@@ -167,17 +197,7 @@ def starter_files(folder: Path, target: str, shards: int = 1) -> dict[str, str]:
         variable_end_string="=}",
     )
     engine.filters["tojson_text"] = lambda text: json.dumps(text, ensure_ascii=False)
-    values = {
-        "target": target,
-        "requirement": kit_requirement(),
-        "torch": _torch_range(),
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "installs": list(_installs(folder)),
-        "shards": shards,
-        "actions": ACTIONS,
-        "expires": dt.date(dt.datetime.now(dt.timezone.utc).year + 1, 1, 31).isoformat(),
-    }
-    return {path: engine.get_template(name).render(values) for path, name in FILES.items()}
+    return engine.get_template(template).render(actions=ACTIONS, **values)
 
 
 def kit_requirement() -> str:

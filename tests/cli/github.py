@@ -45,8 +45,13 @@ class GitHub:
     runs: int = 0
     caches: list[tuple[str, str, Path]] = field(default_factory=list)
 
-    def run(self, workflow: Mapping[str, Any], event: str, branch: str) -> dict[str, Job]:
-        """Run a workflow for an event on a branch; return its jobs by name, those of a matrix with its value."""
+    def run(
+        self, workflow: Mapping[str, Any], event: str, branch: str, inputs: Mapping[str, str] | None = None
+    ) -> dict[str, Job]:
+        """Run a workflow for an event on a branch; return its jobs by name, those of a matrix with its value.
+
+        ``inputs`` are what the caller of a reusable workflow gives; the others have their defaults.
+        """
         self.runs += 1
         jobs: dict[str, Job] = {}
         for name, job in workflow["jobs"].items():
@@ -57,6 +62,7 @@ class GitHub:
                 named = name if value is None else f"{name} {value}"
                 matrix = {} if value is None else {axis: value}
                 runner = _Runner(self, workflow, event, branch, matrix, self.folder / f"{self.runs} {named}")
+                runner.given["inputs"] = _inputs(workflow, inputs or {})
                 if runner.holds(job.get("if"), failed=red):
                     jobs[named] = runner.run(job)
         return jobs
@@ -65,6 +71,16 @@ class GitHub:
     def artifacts(self) -> Path:
         """The artifacts of the last run, a folder for each."""
         return self.folder / f"{self.runs} artifacts"
+
+
+def _inputs(workflow: Mapping[Any, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the inputs of a workflow, as GitHub does; it refuses unknown ones and missing ones."""
+    events = workflow[True]  # YAML 1.1 reads the word on as true
+    known = (events.get("workflow_call") or {}).get("inputs", {})
+    assert given.keys() <= known.keys(), f"unknown inputs: {given.keys() - known.keys()}"
+    missing = [name for name, one in known.items() if one.get("required") and name not in given]
+    assert missing == [], f"missing inputs: {missing}"
+    return {name: given.get(name, one.get("default", "")) for name, one in known.items()}
 
 
 class _Runner:
@@ -187,7 +203,8 @@ class _Runner:
         return re.fullmatch(r"3\.\d+", given["python-version"]) is not None
 
     def cache_of_pip(self, given: Mapping[str, str]) -> bool:
-        return given["path"] == "~/.cache/pip" and re.search(r"-Linux-3\.\d+-20\d\d-\d\d$", given["key"]) is not None
+        keeps = given["path"].split() == ["~/.cache/pip", "~/.cache/gradconform"]
+        return keeps and re.search(r"-Linux-3\.\d+-20\d\d-\d\d$", given["key"]) is not None
 
     def restore(self, given: Mapping[str, str]) -> bool:
         """Copy the files of a key, or the newest with another key's beginning; a branch sees its own and the main

@@ -79,11 +79,12 @@ def test_the_workflow_judges_the_target_with_this_kit(command: Command, reposito
     folder = repository()
     command("init", "mypackage/backward.py")
     read = yaml.safe_load((folder / WORKFLOW).read_text(encoding="utf-8"))
-    assert read["env"] == {"TARGET": "mypackage/backward.py", "GRADCONFORM": f"gradconform=={KIT_VERSION}"}
+    expected = {"TARGET": "mypackage/backward.py", "TORCH": ">=2.6", "GRADCONFORM": f"gradconform=={KIT_VERSION}"}
+    assert read["env"] == expected
     assert list(read["jobs"]) == ["stage-backward"]
     (install,) = (step["run"] for step in read["jobs"]["stage-backward"]["steps"] if step.get("name") == "Install")
     assert [line.partition(" #")[0] for line in install.splitlines()] == [
-        'python -m pip install --index-url https://download.pytorch.org/whl/cpu "torch>=2.6"',
+        'python -m pip install --index-url https://download.pytorch.org/whl/cpu "torch$TORCH"',
         "python -m pip install -r requirements.txt",
         'python -m pip install "$GRADCONFORM"',
     ]

@@ -26,6 +26,10 @@ import yaml
 
 Command = Callable[..., Any]
 
+ROOT = Path(__file__).parents[2]
+REUSABLE = ROOT / ".github" / "workflows" / "stage-backward.yml"
+MY_CI = ROOT / "docs" / "my-ci.md"
+
 #: As right as before, but it no longer claims what it did.
 LESS = f"{RIGHT}\ngradconform_capabilities = {{'split': False}}\n"
 NOTHING = "Compared with nothing: there is no report of the main branch"
@@ -55,12 +59,15 @@ class Repository:
 
     def happens(self, event: str, branch: str, source: str) -> dict[str, Job]:
         """Commit a package of this source to a branch, and run the workflow for what happened to it."""
+        self.commit(branch, source)
+        workflow = yaml.safe_load((self.folder / WORKFLOW).read_text(encoding="utf-8"))
+        return self.hub.run(workflow, event, branch)
+
+    def commit(self, branch: str, source: str) -> None:
         self.git("checkout", "-q", "-B", branch)
         self.write("mypackage/backward.py", source)
         self.git("add", "-A")
         self.git("commit", "-q", "--allow-empty", "-m", "changed")
-        workflow = yaml.safe_load((self.folder / WORKFLOW).read_text(encoding="utf-8"))
-        return self.hub.run(workflow, event, branch)
 
 
 @pytest.fixture
@@ -90,6 +97,10 @@ def test_the_workflow_runs_on_the_main_branch_and_pull_requests(repository: Call
     assert job.failed == ["Judge", "Compare"]
     assert job.summary.startswith("## mypackage.backward")
     assert "does NOT conform" in job.summary
+    assert "| mypackage/backward.py:" in job.summary
+    assert re.search(r"^::error file=mypackage/backward\.py,line=\d+,title=", job.logs["Summary"], re.MULTILINE)
+    own = job.summary.partition("is worse than before")[0].splitlines()[:-1]
+    assert len(own) <= 40
     assert "is worse than before" in job.summary
     assert "### New failures: " in job.summary
     assert {path.name for path in (made.hub.artifacts / "gradconform").iterdir()} == FILES
@@ -132,6 +143,30 @@ def test_the_workflow_merges_and_compares_shards(repository: Callable[..., Repos
     assert read_report(made.hub.artifacts / "gradconform" / "gradconform.json").verdict == "does not conform"
 
 
+#: The page's example of a workflow that calls the kit's own; with what it gives, and the branch that it is for.
+CALLER = re.search(r"```yaml\n(name: stage backward\n.*?)```", MY_CI.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_reusable_workflow_is_current() -> None:
+    again = "python -c 'from gradconform.cli.init import *; print(reusable_workflow(), end=\"\")'"
+    assert REUSABLE.read_text(encoding="utf-8") == init.reusable_workflow(), f"write it again: {again} > {REUSABLE}"
+
+
+@pytest.mark.slow
+def test_another_repository_calls_the_workflow_by_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CALLER is not None
+    made = Repository(tmp_path)
+    monkeypatch.chdir(made.folder)
+    (job,) = yaml.safe_load(CALLER[1])["jobs"].values()
+    assert job["uses"].split("@")[0].endswith(f"/gradconform/{REUSABLE.relative_to(ROOT).as_posix()}")
+    workflow = yaml.safe_load(REUSABLE.read_text(encoding="utf-8"))
+    for source, failed in ((RIGHT, []), (WRONG, ["Judge", "Compare"])):
+        made.commit("main", source)
+        done = made.hub.run(workflow, "push", "main", {**job["with"], "profile": "quick"})["stage-backward"]
+        assert done.failed == failed, done.logs
+    assert "mypackage.backward does NOT conform" in done.summary.replace(" 1.0.0", "")
+
+
 def test_an_unimportable_target_fails_the_job_and_is_in_the_log(repository: Callable[..., Repository]) -> None:
     made = repository()
     job = made.happens("push", "main", "import no_such_module\n")["stage-backward"]
@@ -149,8 +184,10 @@ def test_actionlint_reports_nothing(repository: Callable[..., Repository], optio
         reason = "actionlint is not installed; `pip install --group dev` brings it"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     made = repository(*options)
-    done = subprocess.run([found, "-no-color", WORKFLOW], cwd=made.folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    for file in (WORKFLOW, *sorted(str(file) for file in REUSABLE.parent.glob("*.yml"))):
+        words = [found, "-no-color", file]
+        done = subprocess.run(words, cwd=made.folder, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_every_action_is_pinned_to_a_commit_and_the_token_is_read_only(repository: Callable[..., Repository]) -> None:
