@@ -155,7 +155,7 @@ class Mistake(Enum):
     EVAL_MODE = "the stage is in eval mode"
     TRAINING_MODE = "the stage is in training mode"
     PARAMETERS_OLD = "the parameters have the values from before {c.action}"
-    PARAMETERS_NEW = "the parameters have the values from after {c.action}, which came after its F"
+    PARAMETERS_NEW = "the parameters have the values that they got in {c.action}, which came after its F"
     FORWARD_TOO_OFTEN = "a forward ran once too often before it, and updated the buffers that it reads"
     BUFFERS_NEW = "a forward that runs again in the backward reads buffers that were updated since"
     OTHER_SESSION_FORWARD = "the forward of {parts} of stage {c.stage}: both sessions use one module"

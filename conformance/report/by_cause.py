@@ -167,11 +167,21 @@ def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
 
 
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return the common part of the likely causes; empty for a message alone, which contains its cause."""
-    reasons = {str(finding["cause"]["text"]) for finding in findings if finding["cause"]}
-    if not reasons or _has_message_alone(group[0]):
+    """Return the common likely cause, without its own reason if those differ, or else that of the smallest result.
+
+    It is empty for a message alone, which contains its cause.
+    """
+    causes = [finding["cause"] for finding in findings if finding["cause"]]
+    if not causes or _has_message_alone(group[0]):
         return ""
-    return _same(reasons) or str(findings[0]["cause"]["kind"]).replace("_", " ")
+    shared = _same({str(cause["text"]) for cause in causes}) or _same(set(map(_unexplained, causes)))
+    return shared or f"{likely(smallest_of(group))}, or alike"
+
+
+def _unexplained(cause: Mapping[str, Any]) -> str:
+    """Return the sentence of a cause without its own reason."""
+    text, why = str(cause["text"]), cause.get("why")
+    return text.removesuffix(f": {why['text']}") if why else text
 
 
 def _same(texts: set[str]) -> str:

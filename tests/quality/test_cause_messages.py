@@ -680,8 +680,8 @@ def test_parameters_from_after_a_step_are_reported_as_cause() -> None:
         message("forward-run-again-with-new-parameters", "steps.in_flight.full"),
         """\
 program F0 F1 step B0 step F2 B1 B2
-input 0, after B0: worst at [6, 3]: expected 0.084, got 1.7; ...; likely cause: the parameters have the values from after step, which came after its F
-shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the parameters have the values from after step, which came after its F""",
+input 0, after B0: worst at [6, 3]: expected 0.084, got 1.7; ...; likely cause: the parameters have the values that they got in step, which came after its F
+shift, after B0: worst at [3]: expected -2.3, got 1.8; ...; likely cause: the parameters have the values that they got in step, which came after its F""",
     )
 
 

@@ -228,7 +228,7 @@ SAID = {
     "weights-of-the-first-forward": "the parameters have the values from before (step|replace)",
     "gradients-added-as-flat-memory": "added as flat memory",
     "gradients-added-at-the-start-of-their-storage": "added at the start of the buffer that all gradients share",
-    "forward-run-again-with-new-parameters": "the parameters have the values from after step",
+    "forward-run-again-with-new-parameters": "the parameters have the values that they got in step",
     "contexts-kept-on-the-module": "the forward of micro-batch 0 of stage 1: both sessions use one module",
     "sums-of-each-session-assigned": "the gradients of other sessions are missing",
     "tuple-of-one-taken-apart-twice": "the first row of an output gradient is used for all rows",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -80,3 +81,22 @@ def of_rank(kind: str, text: str) -> Result:
 def test_the_kind_of_a_finding_decides_its_headline_not_its_text(kind: str, text: str, headline: str) -> None:
     (cause,) = by_cause([of_rank(kind, text)])
     assert cause.symptom.endswith(f"a parameter gradient {headline}")
+
+
+@pytest.mark.parametrize(
+    ("texts", "why", "likely"),
+    [
+        (["scaled by 2.0", "scaled by 0.5"], [None, None], "scaled by n"),
+        (["never summed: it is last", "never summed: it is fixed"], ["it is last", "it is fixed"], "never summed"),
+        (["receive1 wrote over it", "1receive0 wrote over it"], [None, None], "receive1 wrote over it, or alike"),
+    ],
+    ids=["numbers", "reasons", "details"],
+)
+def test_causes_of_one_kind_are_named_by_what_they_share(texts: list[str], why: list[str | None], likely: str) -> None:
+    results = []
+    for text, reason in zip(texts, why, strict=True):
+        cause = {"kind": "scaled", "text": text, **({"why": {"kind": "last", "text": reason}} if reason else {})}
+        result = of_rank("mismatch", "a value")
+        results.append(replace(result, findings=({**result.findings[0], "cause": cause},)))
+    (group,) = by_cause(results)
+    assert group.likely == likely
