@@ -184,19 +184,19 @@ def test_a_single_wrong_value_is_a_sentence(real: Report) -> None:
 
 def test_of_many_wrong_values_the_later_ones_have_their_error_alone(real: Report) -> None:
     lines = reported_result(real, numbers(200)).numbers.splitlines()
-    assert len(lines) == 25
-    assert lines[-1].startswith("and 176 more, error/bound: 24.weight W0 3.12e+05, 25.weight 3.12e+05")
+    assert len(lines) == 9
+    assert lines[-1].startswith("and 192 more, error/bound: 8.weight W0 3.12e+05, 9.weight 3.12e+05")
     assert lines[-1].endswith("199.weight 3.12e+05")
 
 
 def test_a_later_wrong_value_repeats_neither_its_module_nor_its_action(real: Report) -> None:
-    result = numbers(27)
+    result = numbers(11)
     names, actions = ("layers.0", "layers.1", "layers.0"), ("W0", "W0", "W1")
     later = [
         {**one, "where": name, "action": action}
-        for one, name, action in zip(result.findings[24:], names, actions, strict=True)
+        for one, name, action in zip(result.findings[8:], names, actions, strict=True)
     ]
-    last = reported_result(real, replace(result, findings=(*result.findings[:24], *later))).numbers.splitlines()[-1]
+    last = reported_result(real, replace(result, findings=(*result.findings[:8], *later))).numbers.splitlines()[-1]
     assert last == "and 3 more, error/bound: layers.0 W0 3.12e+05, .1 3.12e+05, layers.0 W1 3.12e+05"
 
 
@@ -268,6 +268,21 @@ def test_the_first_wrong_action_is_marked_in_the_program(real: Report) -> None:
     assert re.findall(r"<mark>([^<]+)</mark>", page) == [action, action]
     passed = next(result for result in real.results if result.status == "passed")
     assert "<mark>" not in report_page(replace(real, results=[passed]))
+
+
+def test_a_row_shows_its_only_program_once_marked_where_its_requirement_has_it(real: Report) -> None:
+    failed = next(result for result in real.failures if result.findings)
+    program = "F0 I0 F1 I1 W0 W1"
+    findings = tuple({**one, "action": "I1"} for one in failed.findings)
+    several = [
+        replace(failed, check=f"property.split.0{n}", programs=(f"{program} F{n}",), findings=findings,
+                requirement=f"I MUST compute it in program {program} F{n}.")
+        for n in (2, 3)
+    ]  # fmt: skip
+    rows = report_page(replace(real, results=several)).partition('<div id="rows">')[2]
+    for n in (2, 3):
+        assert rows.count(f"<code>F0 I0 F1 <mark>I1</mark> W0 W1 F{n}</code>") == 1
+        assert f"{program} F{n}" not in rows
 
 
 def test_a_cause_shows_its_count_reason_smallest_program_and_command(real: Report) -> None:

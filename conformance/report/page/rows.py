@@ -140,7 +140,7 @@ _NUMBERS = re.compile(
 
 
 #: The most wrong tensors of one result that are shown with all their numbers.
-_IN_COLUMNS = 24
+_IN_COLUMNS = 8
 
 
 def _in_short(finding: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
