@@ -47,6 +47,9 @@ class OneMistake:
     first of the forward, -1 for the last. ``returns`` changes the gradients of the arguments that need one, ``orders``
     the order of those of all arguments. ``copies`` says which tensors are copied when they are first passed, and never
     again. ``keeps_forward``: a second forward of a micro-batch runs, but the backward uses the graph of the first.
+    ``again``: the forward runs again at the start of the backward. ``saves`` says how tensors are saved for the
+    backward: all ``uncounted``, so that a later write to one is read and not refused, or weights ``by parameter``, so
+    that the backward reads the parameter's memory of then.
     """
 
     at: frozenset[str]
@@ -60,6 +63,8 @@ class OneMistake:
     use: int | None = None
     copies: Literal["arguments", "output gradients"] | None = None
     keeps_forward: bool = False
+    again: bool = False
+    saves: Literal["uncounted", "by parameter"] | None = None
 
 
 class Copies:
@@ -98,12 +103,14 @@ class MistakenSession(AutogradSession):
         """Return the stage's outputs; also compute the loss if the spec has one."""
         first = self._forwards.get(mb) if self._mistake.keeps_forward else None
         copied = self._mistake.copies == "arguments"
-        outputs = super().forward(mb, tuple(map(self._copies.in_graph, args)) if copied else args, target)
+        with _saved(self._mistake.saves, list(self._parameters.values())):
+            outputs = super().forward(mb, tuple(map(self._copies.in_graph, args)) if copied else args, target)
         self._forwards[mb] = first or (args, self._forwards[mb][1])
         return outputs
 
     def backward(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments, and add those of the parameters."""
+        self._run_again(mb)
         if self._mistake.copies == "output gradients":
             output_grads = map_leaves(self._copies.of_floats, output_grads)
         if self._mistake.at.isdisjoint({FULL_INPUT, FULL_WEIGHT}):
@@ -114,6 +121,7 @@ class MistakenSession(AutogradSession):
 
     def backward_input(self, mb: int, output_grads: Tree) -> Grads:
         """Return the gradients of the arguments."""
+        self._run_again(mb)
         if self._mistake.copies == "output gradients":
             output_grads = map_leaves(self._copies.of_floats, output_grads)
         return self._returned(mb, output_grads, INPUT, WEIGHT)
@@ -133,6 +141,12 @@ class MistakenSession(AutogradSession):
         """Free every graph."""
         super().close()
         self._used.clear()
+
+    def _run_again(self, mb: int) -> None:
+        """Replace the graph of a micro-batch by that of a second forward on the same arguments; a loss has none."""
+        if self._mistake.again and self._spec.loss_fn is None:
+            args, _ = self._forwards[mb]
+            self._forwards[mb] = args, self._stage(*args)
 
     def _returned(self, mb: int, output_grads: Tree, own: str, other: str) -> Grads:
         """Return the result of I; ``own`` is the part that returns, ``other`` the part that adds the deferred ones."""
@@ -212,6 +226,31 @@ def _placed(args: tuple[Any, ...], found: Grads, returns: Returning) -> Grads:
     places = [place for place, arg in enumerate(args) if isinstance(arg, Tensor) and arg.requires_grad]
     new = dict(zip(places, returns([args[n] for n in places], [found[n] for n in places]), strict=True))
     return tuple(new.get(place, grad) for place, grad in enumerate(found))
+
+
+@contextlib.contextmanager
+def _saved(way: Literal["uncounted", "by parameter"] | None, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Save tensors for the backward in a wrong way within the context."""
+    if way is None:
+        yield
+        return
+    owners = {one.data_ptr(): one for one in parameters if one.layout is torch.strided} if way == "by parameter" else {}
+
+    def pack(tensor: Tensor) -> Any:
+        owner = owners.get(tensor.data_ptr()) if tensor.layout is torch.strided else None
+        if owner is None or tensor.dtype is not owner.dtype or tensor.numel() != owner.numel():
+            return tensor.detach()
+        return owner, tensor.shape, tensor.stride()
+
+    def unpack(held: Any) -> Tensor:
+        if isinstance(held, Tensor):
+            return held
+        owner, shape, strides = held
+        now: Tensor = owner.data.as_strided(shape, strides)
+        return now
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
 
 
 @contextlib.contextmanager

@@ -268,6 +268,9 @@ class Mistake(Enum):
     OUTPUT_GRADS_COPIED_ONCE = (
         "an output gradient is copied when it is first passed, and not when the caller refills it"
     )
+    FORWARD_RUNS_AGAIN = "the forward runs again in the backward, on values that the caller has changed since"
+    WRITES_UNCOUNTED = "the backward reads saved tensors that the caller has written to since, which autograd refuses"
+    WEIGHTS_OF_NOW = "the backward reads the weights from their parameters, which the caller has changed since"
     KEPT_BY_OUTPUT_GRAD = "if outputs share one output gradient, only the last one counts"
     ALL_ROUNDED = "gradients are rounded to {names}"
     # Several causes, or none.

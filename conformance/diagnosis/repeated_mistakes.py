@@ -96,6 +96,10 @@ def _not_returned(seen: VisibleFacts) -> bool:
     return seen.not_returned
 
 
+def _changed_in_flight(seen: VisibleFacts) -> bool:
+    return seen.changed_in_flight
+
+
 #: The mistakes that may happen as parameters get their gradients, each with a test of the visible facts.
 _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.STANDING_KEPT: (
@@ -143,6 +147,9 @@ _OF_WHAT_IS_PASSED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
         lambda seen: seen.received == "grads",
     ),
     Mistake.KEPT_BY_OUTPUT_GRAD: ({"starts": _last_of_each}, lambda seen: seen.received == "twice"),
+    Mistake.FORWARD_RUNS_AGAIN: ({"again": True}, _changed_in_flight),
+    Mistake.WRITES_UNCOUNTED: ({"saves": "uncounted"}, _changed_in_flight),
+    Mistake.WEIGHTS_OF_NOW: ({"saves": "by parameter"}, _changed_in_flight),
 }
 
 #: The output gradients from which a backward may start by mistake.

@@ -14,6 +14,7 @@ from torch import Tensor
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
+from gradconform.trial.program import CHANGES, Action, in_flight
 
 from .parts import held_before, same
 from .wrong_tensor import dense, flat, largest
@@ -53,7 +54,8 @@ class VisibleFacts:
     of added or returned values. ``never``: a wrong parameter never gets anything. ``contexts`` is the largest number of
     pending weight contexts, ``outputs`` the number of a stage's outputs, ``inputs`` that of its arguments.
     ``wrong_inputs``, ``not_returned`` and ``returned_for_none`` are about input gradients. ``received`` is the trial's.
-    ``loses``: one of its forwards is lost.
+    ``loses``: one of its forwards is lost. ``changed_in_flight``: the caller changed a value between a forward and its
+    backward, after which plain autograd may raise.
     """
 
     added: frozenset[Added]
@@ -67,6 +69,7 @@ class VisibleFacts:
     returned_for_none: bool
     received: str
     loses: bool
+    changed_in_flight: bool
 
     @classmethod
     def of(cls, evidence: Evidence, wrong: Sequence[WrongOne]) -> VisibleFacts:
@@ -87,6 +90,7 @@ class VisibleFacts:
             returned_for_none=any(one.kind == "unexpected" for one in of_inputs),
             received=evidence.trial.received,
             loses=any(action.kind == "lose" for action in evidence.trial.actions),
+            changed_in_flight=_changed_in_flight(evidence.trial.actions),
         )
 
     def shows(self, added: Added) -> bool:
@@ -187,6 +191,19 @@ def _never(evidence: Evidence, name: str) -> bool:
             adding[kind] = adding.get(kind, False) or adds
         last[lane] = now
     return not all(adding.values())
+
+
+#: Kinds by which the caller changes a value that a backward may need.
+_WRITES = frozenset({"refill", "write", *CHANGES})
+
+
+def _changed_in_flight(actions: Sequence[Action]) -> bool:
+    """Return whether a value changes between a forward and a backward that may raise."""
+    may_raise = [place for place, action in enumerate(actions) if action.misuse and action.kind in {"B", "I", "W"}]
+    return any(
+        action.kind in _WRITES and in_flight(actions[:place], action.stage) and any(place < one for one in may_raise)
+        for place, action in enumerate(actions)
+    )
 
 
 def _waiting(evidence: Evidence) -> int:
