@@ -62,13 +62,13 @@ def two(contract_of: Callable[..., None]) -> None:
 def test_freeze_writes_the_file_and_prints_the_changes(command: Command) -> None:
     done = command("contract", "--freeze")
     assert (done.code, done.err) == (0, "")
-    path = frozen.file_of("1.1")
+    path = frozen.file_of("1.2")
     assert_expected_inline(
-        done.out.replace(str(path), "1.1.json"),
+        done.out.replace(str(path), "1.2.json"),
         """\
 added: split.gradients.lstm
 added: the stage lstm
-1.1.json: contract 1.1, 2 checks on 2 stages; 2 added, 0 gone, 0 changed
+1.2.json: contract 1.2, 2 checks on 2 stages; 2 added, 0 gone, 0 changed
 """,
     )
     assert command("contract", "--freeze").last.endswith("; 0 added, 0 gone, 0 changed")
@@ -82,7 +82,7 @@ def test_a_released_version_does_not_change(command: Command) -> None:
     contract.checks_of.cache_clear()
     refused = command("contract", "--freeze")
     assert (refused.code, refused.out) == (2, "")
-    assert "contract 1.1 was released on 2027-01-10 and changes no more" in refused.err
+    assert "contract 1.2 was released on 2027-01-10 and changes no more" in refused.err
     assert "gone: full.gradients.mlp" in refused.err
 
 
@@ -93,7 +93,7 @@ def test_an_invalid_date_and_an_unknown_version_are_refused(command: Command) ->
     for words in (("contract",), ("list",), ("explain", "full.loss.mlp")):
         done = command(*words, "--contract", "0.7")
         assert (done.code, done.out) == (2, "")
-        assert "argument --contract: unknown contract version '0.7'; expected one of 1.0, 1.1" in done.err
+        assert "argument --contract: unknown contract version '0.7'; expected one of 1.0, 1.1, 1.2" in done.err
 
 
 def test_list_and_explain_use_the_checks_of_the_requested_version(

@@ -59,7 +59,7 @@ def test_a_cause_is_reported_with_its_smallest_check(command: Command) -> None:
     and 3 more checks
     reproduce: gradconform replay full.loss.mlp halved.py
 causes verified on 3 of 4 explained failures; the others fail alike
-4 of 1300 checks of contract 1.1, profile standard, ran; 1296 not selected
+4 of 1300 checks of contract 1.2, profile standard, ran; 1296 not selected
 halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )
@@ -92,7 +92,7 @@ def test_q_prints_one_line_per_cause_and_qq_only_the_verdict(command: Command) -
 =============================== summary: 1 cause ===============================
 [1]      4  scaled by 0.5: after B, an input gradient has a wrong value
 
-4 of 1300 checks of contract 1.1, profile standard, ran; 1296 not selected
+4 of 1300 checks of contract 1.2, profile standard, ran; 1296 not selected
 halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )

@@ -88,15 +88,15 @@ def test_a_user_stage_is_judged_instead_of_the_contract(command: Command, model:
         re.sub(r"0\.0\d+(?= of its bound)", "0.06", printed),  # processors round in different ways
         """\
 gradconform 1.0.0 judges reference-split 1.0.0
-checks    extra checks beside contract 1.1: 37 checks on cpu float32, seed 20
+checks    extra checks beside contract 1.2: 37 checks on cpu float32, seed 20
 
 stage    37 of 37   37 passed
 
 22 of the 23 passed checks that compare values are bit-equal to plain autograd;
 the largest error is 0.06 of its bound
 (stage.build-head.grad_tuple.nonfinite.nan-split)
-37 of 37 extra checks beside contract 1.1 ran
-reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.1, which was not run
+37 of 37 extra checks beside contract 1.2 ran
+reference-split 1.0.0: 37 of 37 checks passed; no verdict on contract 1.2, which was not run
 """,
     )
     assert model.is_dir()

@@ -44,6 +44,7 @@ def test_the_checks_of_a_version_match_its_file(version: str) -> None:
 RELEASED = {
     "1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80",
     "1.1": "89c8611dbefe2c7909b38fc9a3fcb7857b9c273dfc3a4a1d454e640bf064d6c5",
+    "1.2": "cdb3a19eac64b251e2a21a86e7744d7762630b8ba30a2c2cb581153258dcbca2",
 }
 
 
@@ -71,6 +72,33 @@ def test_contract_1_1_has_1590_checks_and_1300_without_profile_full() -> None:
     assert len(held.checks) == 1590
     assert sum(check.profile != "full" for check in held.checks.values()) == 1300
     assert list(held.checks) == list(checks_of("1.1"))
+
+
+def test_contract_1_2_has_the_checks_of_1_1_and_another_profile_quick() -> None:
+    held, before = frozen.frozen("1.2"), frozen.frozen("1.1")
+    assert held is not None
+    assert before is not None
+    assert held.stages == before.stages
+    wide = {name: replace(one, profile="standard") for name, one in held.checks.items() if one.profile == "quick"}
+    assert len(wide) == 150
+    old = {name: replace(one, profile="standard") for name, one in before.checks.items() if one.profile == "quick"}
+    assert len(old) == 138
+    assert {**held.checks, **wide, **{n: replace(held.checks[n], profile="standard") for n in old}} == {
+        **before.checks, **old, **{n: replace(before.checks[n], profile="standard") for n in wide},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_check_has_the_profile_that_the_file_of_its_version_says(version: str) -> None:
+    held = frozen.frozen(version)
+    assert held is not None
+    assert {name: one.profile for name, one in checks_of(version).items()} == {
+        name: one.profile for name, one in held.checks.items()
+    }
+    assert "split.loss.two-inputs" in checks_of(version)
+    assert (checks_of(version)["split.loss.two-inputs"].profile, checks_of()["split.loss.two-inputs"].profile) == (
+        "quick", "standard",
+    )  # fmt: skip
 
 
 #: What contract 1.0 tests, from its first freeze on: a digest of everything but sentences.
@@ -122,10 +150,10 @@ def test_a_new_stage_of_the_zoo_is_not_added_to_a_version() -> None:
 
 def changed(**changes: Any) -> str:
     """Say what is told of a version in which one of two checks has changed, or is another."""
-    before = as_it_is("1.1")
+    before = as_it_is("1.2")
     areas.CHECKS[GRADIENTS.id] = replace(areas.CHECKS[GRADIENTS.id], **changes)
     checks_of.cache_clear()
-    return "\n".join(differences(before, as_it_is("1.1")))
+    return "\n".join(differences(before, as_it_is("1.2")))
 
 
 @pytest.fixture
@@ -170,12 +198,12 @@ def test_a_trial_with_other_inputs_or_watches_is_a_change(fed: dict[str, Any]) -
 
 @pytest.mark.usefixtures("two")
 def test_added_and_removed_checks_are_reported_with_their_stages() -> None:
-    before = as_it_is("1.1")
+    before = as_it_is("1.2")
     areas.CHECKS.pop(TWO_STAGES.id)
     areas.CHECKS["full.gradients.lstm"] = replace(GRADIENTS, id="full.gradients.lstm", trials=())
     checks_of.cache_clear()
     assert_expected_inline(
-        "\n".join(differences(before, as_it_is("1.1"))),
+        "\n".join(differences(before, as_it_is("1.2"))),
         """\
 added: full.gradients.lstm
 gone: accumulate.two_stages.split
@@ -192,10 +220,10 @@ def test_a_stage_built_differently_is_reported_as_changed() -> None:
 
 @pytest.fixture
 def next_version(contract_of: ContractOf) -> None:
-    """Contract 0.9 with one check that contract 1.1 has no more, and one that it still has; 1.1 has one of its own."""
+    """Contract 0.9 with one check that contract 1.2 has no more, and one that it still has; 1.2 has one of its own."""
     contract_of(
         [
-            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.1"),
+            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.2"),
             replace(GRADIENTS, since="0.9"),
             TWO_STAGES,
         ]
@@ -204,15 +232,15 @@ def next_version(contract_of: ContractOf) -> None:
 
 @pytest.mark.usefixtures("next_version")
 def test_a_version_has_the_checks_added_by_then_and_not_yet_removed() -> None:
-    assert frozen.versions() == ("0.9", "1.1")
+    assert frozen.versions() == ("0.9", "1.2")
     assert sorted(checks_of("0.9")) == ["full.gradients.mlp", "full.gradients.old"]
-    assert sorted(checks_of("1.1")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
+    assert sorted(checks_of("1.2")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
 
 
 @pytest.mark.usefixtures("next_version")
 def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SelectionError, match=r"unknown contract version '1.2'; expected one of 0.9, 1.1"):
-        checks_of("1.2")
+    with pytest.raises(SelectionError, match=r"unknown contract version '1.3'; expected one of 0.9, 1.2"):
+        checks_of("1.3")
 
 
 def test_versions_are_ordered_by_number() -> None:
@@ -223,27 +251,27 @@ def test_versions_are_ordered_by_number() -> None:
 
 @pytest.mark.usefixtures("two")
 def test_a_released_version_is_never_written_again() -> None:
-    held, _ = freeze("1.1", dt.date(2027, 1, 10))
+    held, _ = freeze("1.2", dt.date(2027, 1, 10))
     assert held.released == "2027-01-10"
-    assert freeze("1.1") == (held, [])
+    assert freeze("1.2") == (held, [])
     areas.CHECKS.pop(TWO_STAGES.id)
     checks_of.cache_clear()
     with pytest.raises(SelectionError) as raised:
-        freeze("1.1")
+        freeze("1.2")
     assert_expected_inline(
         str(raised.value),
         """\
-contract 1.1 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
+contract 1.2 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
   gone: accumulate.two_stages.split
   gone: the stage two-outputs""",  # noqa: E501 (as it is shown)
     )
-    assert frozen.frozen("1.1") == held
+    assert frozen.frozen("1.2") == held
 
 
 @pytest.mark.usefixtures("two")
 def test_a_check_of_a_later_version_does_not_change_a_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze("1.1", dt.date(2027, 1, 10))
-    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.2")
+    freeze("1.2", dt.date(2027, 1, 10))
+    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.3")
     monkeypatch.setitem(areas.CHECKS, later.id, later)
     checks_of.cache_clear()
-    assert freeze("1.1")[1] == []
+    assert freeze("1.2")[1] == []

@@ -29,7 +29,7 @@ def stage_backward(*arguments, **options):
 """
 WRONG = RIGHT.replace("return split.stage_backward(*arguments, **options)", "return None")
 #: What a run of a right one says in the end.
-CONFORMS = r"^mypackage\.backward\S* .*conforms to contract 1\.1 in profile quick: (1\d\d) of \1 checks passed$"
+CONFORMS = r"^mypackage\.backward\S* .*conforms to contract 1\.2 in profile quick: (1\d\d) of \1 checks passed$"
 
 
 def python_form(words: str) -> str:
