@@ -35,6 +35,7 @@ from .model import (
     make_batch,
     make_stages,
     no_compiler,
+    occasional_layers,
     shared_layers,
     summed_loss,
     tied_names,
@@ -147,6 +148,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         experts=expert_layers(composition),
         context=composition.context,
         attentions=attention_layers(composition),
+        occasional=occasional_layers(composition),
         note=place.note,
     )
 
