@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradconform.runtime import ContextStyle, ExpertStyle, own_positions
 from gradconform.torch_releases.distributed_tensors import ALL_TO_ALL
 
+from .exchanged_tokens import over_replicas
 from .torch_tensor_parallel import Laid
 
 
@@ -47,17 +48,9 @@ def divide(
 
 
 def _over_replicas(module: nn.Module, mesh: DeviceMesh, tokens: Tensor, counts: Tensor) -> Tensor:
-    """Return the outputs of this replica's tokens, which pass to the ranks of their experts and back."""
-    exchange, group = ALL_TO_ALL.find(), mesh.get_group()
-    sent = counts.view(mesh.size(), -1).sum(1).tolist()
-    arriving = exchange(counts, None, None, group).view(mesh.size(), -1)
-    received = arriving.sum(1).tolist()
-    tokens = exchange(tokens, received, sent, group)
-    experts = torch.arange(arriving.shape[1], device=tokens.device).repeat(mesh.size())
-    order = experts.repeat_interleave(arriving.flatten()).argsort(stable=True)
-    outputs = type(module).forward(module, tokens[order], arriving.sum(0))
-    returned: Tensor = exchange(outputs[order.argsort()], sent, received, group)
-    return returned
+    """Return the outputs of this replica's tokens, which torch sends to the ranks of their experts."""
+    exchange = partial(ALL_TO_ALL.find(), group=mesh.get_group())
+    return over_replicas(module, exchange, mesh.size(), tokens, counts)
 
 
 def _over_tensor_ranks(module: nn.Module, mesh: DeviceMesh, tokens: Tensor, counts: Tensor) -> Tensor:
