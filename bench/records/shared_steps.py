@@ -59,7 +59,7 @@ DEFECTS = (
         fault="Experts that no tensor rank divides count as copies on all tensor ranks but the first.",
         command=_on("experts-over-tensor-ranks"),
         broken=f"{_CODE}:experts_taken_for_copies",
-        causes=("norm_leaves_out", "clipped_by_other_norm"),
+        causes=("norm_leaves_out",),
     ),
     _megatron(
         number=7452,
