@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ def _attended(mesh: DeviceMesh, style: ContextStyle, query: Tensor, key: Tensor,
     mask = every[mesh.get_local_rank()][:, None] >= every.flatten()
     queries, keys, values = (DTensor.from_local(one, mesh, [Shard(1)], run_check=False) for one in (query, key, value))
     with sdpa_kernel(SDPBackend.MATH):
-        found = F.scaled_dot_product_attention(
+        found: Any = F.scaled_dot_product_attention(
             queries,
             keys.redistribute(placements=[Replicate()]),
             values.redistribute(placements=[Replicate()]),

@@ -116,8 +116,8 @@ class _Run:
     def _stages(self) -> list[nn.Module]:
         made = make_stages(self.composition, dtype=self.dtype, seed=self.seed)
         for name in attention_layers(self.composition) if self.mistaken else ():
-            stage, _, inner = name.partition(".")
-            vars(made[int(stage)].get_submodule(inner))["forward"] = self.mistaken
+            index, _, inner = name.partition(".")
+            vars(made[int(index)].get_submodule(inner))["forward"] = self.mistaken
         if self.wide:
             return [stage.double() for stage in made.values()]
         for stage in made.values():
