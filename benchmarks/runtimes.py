@@ -1,7 +1,8 @@
 """Judge the training steps of every runtime, and print or write docs/runtimes.md.
 
 Runs `gradconform pipeline RUNTIME --profile standard` for each registered runtime that is installed, a minute or more
-each. --write writes the page; --only NAME judges and prints one runtime.
+each. --write writes the page; --only NAME judges and prints one runtime. With --reports FOLDER, runtimes with a report
+there are not judged again, and the reports of others are kept there.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ This page is for users of these runtimes. It shows which compositions of a train
 `gradconform pipeline RUNTIME --profile standard` judged each on a CPU, with torch {torch}, in float32.
 `python benchmarks/runtimes.py --write` runs all of them again.
 """
+#: Below the first table.
+MINUTES = "The minutes are those of judging on two cores, beside other work."
 LEGEND = """\
 Each row is one composition, named by its non-default values. A runtime that a row does not name withholds it: it does
 not claim the composition, or refuses it with a message. A number after a runtime is that of the script below that
@@ -55,8 +58,12 @@ confirms the failure.
 """
 
 
-def results_of(runtime: str) -> tuple[Results, str]:
+def results_of(runtime: str, reports: Path | None) -> tuple[Results, str]:
     """Return the results of a runtime by check, and the last line; no results if it is not installed."""
+    kept = reports / f"{runtime}.json" if reports else None
+    if kept and kept.exists():
+        report = json.loads(kept.read_text(encoding="utf-8"))
+        return {one["check"]: one for one in report["results"]}, ""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -75,6 +82,8 @@ def results_of(runtime: str) -> tuple[Results, str]:
         if not file.exists():
             return {}, (done.stderr or done.stdout).strip().splitlines()[-1]
         report = json.loads(file.read_text(encoding="utf-8"))
+        if kept:
+            kept.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     return {one["check"]: one for one in report["results"]}, done.stdout.strip().splitlines()[-1]
 
 
@@ -92,7 +101,8 @@ def page(found: Found) -> str:
     """Return the page of the results by runtime."""
     explained = scripts()
     lines = [HEAD.format(torch=importlib.metadata.version("torch").partition("+")[0])]
-    lines += ["| runtime | passed | failed | withheld |", "|---|---:|---:|---:|", *map(total, found.items())]
+    lines += ["| runtime | passed | failed | withheld | minutes |", "|---|---:|---:|---:|---:|"]
+    lines += [*map(total, found.items()), "", MINUTES]
     whole = [name for name, (results, _) in found.items() if results and not wrong(results)]
     lines += ["", LEGEND + "".join(f"`{name}` passes every row, and no row names it.\n" for name in whole)]
     lines += ["| composition | passed | failed |", "|---|---|---|"]
@@ -123,9 +133,10 @@ def total(one: tuple[str, tuple[Results, str]]) -> str:
     """Return the row of a runtime in the first table; of an absent one, why it is absent."""
     name, (results, line) = one
     if not results:
-        return f"| `{name}` | not run: {line} | | |"
+        return f"| `{name}` | not run: {line} | | | |"
     counts = Counter(result["status"] for result in results.values())
-    return f"| `{name}` | {counts['passed']} | {counts['failed']} | {counts['unsupported']} |"
+    minutes = sum(result["duration_s"] for result in results.values()) / 60
+    return f"| `{name}` | {counts['passed']} | {counts['failed']} | {counts['unsupported']} | {minutes:.1f} |"
 
 
 def numbers(explained: Scripts, runtime: str, check: str) -> list[int]:
@@ -154,9 +165,10 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--write", action="store_true", help="write docs/runtimes.md")
     arguments.add_argument("--only", help="this runtime alone")
+    arguments.add_argument("--reports", type=Path, help="read the reports in this folder, and keep new ones there")
     given = arguments.parse_args()
     names = [given.only] if given.only else sorted(registered(ENTRY_POINTS))
-    text = page({name: results_of(name) for name in names})
+    text = page({name: results_of(name, given.reports) for name in names})
     if given.write:
         PAGE.write_text(text, encoding="utf-8")
     else:

@@ -120,8 +120,9 @@ class StepSpec:
     loss of a micro-batch is its sum over all replicas divided by the number of its counted tokens. Each last rank
     returns the losses of whole micro-batches.
 
-    Data may decide that a parameter is used on some replicas only, or in some micro-batches. Its gradient is the same
-    on each replica; if nothing used it, it is None or zeros.
+    Data may decide that a parameter is used on some replicas only, or in some micro-batches. ``occasional`` has the
+    full names of modules with such parameters. Their gradients are the same on each replica; if nothing used one, it is
+    None or zeros.
 
     ``precision`` is the precision of stages. ``unmixed``: all in ``dtype``. ``autocast``: stages and the loss under
     ``torch.autocast`` to bfloat16. ``mixed``: each stage receives its parameters and floating-point inputs rounded to
@@ -153,6 +154,7 @@ class StepSpec:
     experts: Mapping[str, ExpertStyle] = field(default_factory=dict)
     context: ContextStyle = "whole"
     attentions: tuple[str, ...] = ()
+    occasional: tuple[str, ...] = ()
     note: Callable[[str], None] = _unheard
 
     @property

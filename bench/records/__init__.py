@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gradconform.bench.defect import Defect
 
-from . import accumulation, delayed_weights, kernels, losses, pipelines, sharded, stage_backward
+from . import accumulation, delayed_weights, kernels, losses, pipelines, sharded, shared_steps, stage_backward
 
 __all__ = ["DEFECTS", "by_id"]
 
@@ -25,6 +25,6 @@ def by_id(defects: Iterable[Defect]) -> dict[str, Defect]:
 #: Every defect by its name, class by class.
 DEFECTS = by_id(
     defect
-    for some in (stage_backward, delayed_weights, losses, accumulation, pipelines, sharded, kernels)
+    for some in (stage_backward, delayed_weights, losses, accumulation, pipelines, sharded, shared_steps, kernels)
     for defect in some.DEFECTS
 )

@@ -194,6 +194,12 @@ class Mistake(Enum):
     AUXILIARY_OF_MICROBATCHES = (
         "the auxiliary losses are the mean of micro-batch means instead of the mean over all tokens"
     )
+    ATTENDS_TO_OWN_PART = "attention sees only the positions of its own rank"
+    ATTENDS_TO_LATER = "attention also sees later positions"
+    POSITIONS_OF_OTHER_DIVISION = "attention takes a rank's positions for those of another way to divide sequences"
+    KEYS_WITHOUT_GRADIENT = "keys and values get no gradient from the positions of other ranks"
+    KEY_GRADIENTS_AVERAGED = "the gradients of keys and values are averaged over ranks instead of summed"
+    KEY_GRADIENTS_OF_OTHER_RANK = "keys and values get the gradients of another rank's"
     ONLY_AUXILIARY = "only the auxiliary losses: the loss of the last stage is missing"
     NORM_OF_REPLICAS = (
         "the norm counts each replica's gradients: it is the square root of {c.counts[0]} times too large"

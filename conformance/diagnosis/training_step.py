@@ -311,7 +311,8 @@ def of_tensor_rank(others: Tensor, right: Tensor, got: Tensor, tensor_rank: int)
 class Held:
     """How many copies of the gradients of a whole model exist: by replicas, tied names, and tensor ranks (``alike``).
 
-    ``stages`` has the stage of each name. ``experts`` are the parameters whose experts are divided over replicas.
+    ``stages`` has the stage of each name. ``experts`` are the parameters whose experts are divided over replicas, and
+    ``expert_parts`` the squared norm of the experts on each rank that divides them, over replicas or tensor ranks.
     """
 
     stages: Mapping[str, int]
@@ -320,6 +321,7 @@ class Held:
     tensor_ranks: int
     alike: Collection[str]
     experts: Collection[str] = ()
+    expert_parts: Sequence[float] = ()
 
 
 def of_norm(squares: Mapping[str, float], held: Held, got: float, eps: float) -> Cause | None:
@@ -358,6 +360,9 @@ def _of_experts(counted: Mapping[str, float], held: Held, is_got: Callable[[floa
     of_experts = sum(square for name, square in counted.items() if name in held.experts)
     if of_experts and is_got(whole - of_experts):
         return Cause(Mistake.NORM_LEAVES_OUT, names=("the experts",))
+    for rank, own in enumerate(held.expert_parts):
+        if is_got(whole - sum(held.expert_parts) + own):
+            return Cause(Mistake.NORM_LEAVES_OUT, names=(f"the experts that rank {rank} does not have",))
     if of_experts and is_got(held.replicas * (whole - of_experts) + of_experts):
         return Cause(Mistake.NORM_COUNTS_COPIES, counts=(held.replicas,))
     return None

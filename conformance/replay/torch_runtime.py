@@ -9,11 +9,13 @@ from typing import Any
 from gradconform.pipeline.training_step.composition import Composition
 from gradconform.pipeline.training_step.runtimes import TORCH, runtime_named
 from gradconform.torch_releases import pipelining
+from gradconform.torch_releases.distributed_tensors import ALL_TO_ALL, IGNORE
 
 
 def session_of_torch(composition: Composition) -> tuple[ModuleType, str]:
     """Return the module of the session, and its name there."""
-    name = "TorchSession" if composition.tensor_ranks == 1 else "_SharedSession"
+    divided = composition.tensor_ranks > 1 or composition.experts == "replicas"
+    name = "_SharedSession" if divided else "TorchSession"
     return sys.modules[type(runtime_named(TORCH)).__module__], name
 
 
@@ -38,8 +40,10 @@ def _schedule(composition: Composition) -> Any:
 def imports_of_torch(composition: Composition) -> dict[str, str]:
     """Return the import lines of the names that :func:`spelled_out` inserts."""
     made = _schedule(composition)
+    exchange = ALL_TO_ALL.spellings[-1]
     return {
         "PipelineStage": "from torch.distributed.pipelining import PipelineStage",
+        exchange: f"from {ALL_TO_ALL.owner} import {exchange}",
         made.__name__: f"from {made.__module__} import {made.__name__}",
     }
 
@@ -55,6 +59,8 @@ def spelled_out(composition: Composition) -> dict[str, str]:
     return {
         **({} if composition.data_parallel == "ddp" else as_laid),
         **({} if composition.auxiliary else {"scale_auxiliary(self.modules.values(), self._times)": "None"}),
+        "ALL_TO_ALL.find()": ALL_TO_ALL.spellings[-1],
+        "IGNORE.find()": f"DistributedDataParallel.{IGNORE.spellings[-1]}",
         "pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))": "None",
         "pipelining.connect(self.stages, dist.get_backend(pipeline))": "None",
         "make_stages(self.modules, spec.stages, spec.device, pipeline, spec.note)": (

@@ -5,6 +5,7 @@ Its schedules create tensors on ``cuda`` by name; here these are created on the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, ModuleSession, Shard, StepSpec, balance_experts, scale_auxiliary
 
+from .exchanged_tokens import over_replicas
 from .named_device import NamedDevice
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
@@ -30,6 +32,7 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.enums import ModelType
     from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32, get_grad_norm_fp32
     from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.tensor_parallel.mappings import all_to_all
     from megatron.core.transformer.module import MegatronModule, param_is_not_shared
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -42,11 +45,11 @@ class MegatronRuntime:
         "schedule": "1f1b interleaved-1f1b",
         "data_parallel": "unwrapped ddp",
         "tensor_parallel": "whole-layers",
-        "precision": "unmixed",
+        "precision": "unmixed autocast",
         # zero_grad_buffer "needs to be called at the beginning of each training iteration".
         "steps": "one-step zeroed evaluated-first clipped unreduced",
-        "experts": "dense",
-        "use": "always-used",
+        "experts": "dense whole-experts experts-over-replicas",
+        # Its attention refuses sequences over ranks: "Context parallelism is only supported by TEDotProductAttention".
         "context": "whole-sequences",
     }
 
@@ -73,8 +76,11 @@ class MegatronSession(ModuleSession):
         parallel_state.initialize_model_parallel(
             pipeline_model_parallel_size=ranks,
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
+            expert_model_parallel_size=spec.replicas if "replicas" in spec.experts.values() else 1,
             create_gloo_process_groups=False,
         )
+        #: The number of experts in each parameter whose experts are divided over replicas.
+        self.divided = dict(_divided(stages, spec))
         self.config = _configuration(spec, chunks)
         with _on(spec.device):
             self.chunks = [self._chunk(index, stage) for index, stage in sorted(stages.items())]
@@ -116,8 +122,8 @@ class MegatronSession(ModuleSession):
         run = get_forward_backward_func()
         if self.spec.reduction == "tokens":
             # Later, all gradients are divided by the tokens of the loss.
-            tokens = torch.tensor([batch.tokens(self.spec.counts), batch.positions()], device=self.spec.device)
-            dist.all_reduce(tokens, group=parallel_state.get_data_parallel_group())
+            own = [batch.tokens(self.spec.counts), batch.positions()]
+            tokens = self._total(torch.tensor(own, device=self.spec.device))
             scale_auxiliary(self.modules.values(), float(tokens[0] / tokens[1]))
         with _on(self.spec.device):
             results = run(
@@ -151,20 +157,40 @@ class MegatronSession(ModuleSession):
     def param_grads(self) -> dict[str, Any]:
         """Return ``main_grad``; None before the first step instead of zeros."""
         found = {name: getattr(one, "main_grad", None) for name, one in self.named("named_parameters")}
-        return {
-            name: grad if self._gradients or (grad is not None and bool(grad.any())) else None
-            for name, grad in found.items()
+        return self._as_shards(
+            {
+                name: grad if self._gradients or (grad is not None and bool(grad.any())) else None
+                for name, grad in found.items()
+            }
+        )
+
+    def params(self) -> dict[str, Any]:
+        """Return the parameters; experts are shards."""
+        return self._as_shards(super().params())
+
+    def _as_shards(self, kept: dict[str, Any]) -> dict[str, Any]:
+        shards = {
+            name: Shard(value, len(value) * self.spec.replica, self.divided[name])
+            for name, value in kept.items()
+            if name in self.divided and value is not None
         }
+        return kept | shards
 
     def clip(self, max_norm: float) -> float:
-        """Clip as its optimizers do: by the unshared gradients, over all ranks that have a part of them."""
+        """Clip as its optimizers do: by the unshared gradients, over all ranks that have a part of them.
+
+        Experts have an optimizer of their own, whose norm covers the ranks with other experts too.
+        """
         parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
         for one in parameters:
             one.decoupled_grad = one.main_grad
-        grads = [one.main_grad for one in parameters if param_is_not_shared(one)]
+        grads = {dense: [one.main_grad for one in parameters if param_is_not_shared(one)
+                         and getattr(one, "allreduce", True) is dense] for dense in (True, False)}  # fmt: skip
         with _on(self.spec.device):
-            group = parallel_state.get_model_parallel_group()
-            norm = get_grad_norm_fp32(grads, grad_stats_parallel_group=group)
+            norm = get_grad_norm_fp32(grads[True], grad_stats_parallel_group=parallel_state.get_model_parallel_group())
+            if self.divided:
+                group = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
+                norm = math.hypot(norm, get_grad_norm_fp32(grads[False], grad_stats_parallel_group=group))
             clip_grad_by_total_norm_fp32(parameters, max_norm, norm, use_decoupled_grad=True)
         return float(norm)
 
@@ -176,6 +202,13 @@ class MegatronSession(ModuleSession):
         super().update(lr)
         for one in parameters:
             one.grad = None
+        balance_experts(self.modules.values(), self._total)
+
+    def _total(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over replicas."""
+        total = value.clone()
+        dist.all_reduce(total, group=parallel_state.get_data_parallel_group())
+        return total
 
     def close(self) -> None:
         """Free the groups."""
@@ -211,6 +244,22 @@ class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
         return output
 
 
+def _divided(stages: Mapping[int, nn.Module], spec: StepSpec) -> Iterator[tuple[str, int]]:
+    """Keep this rank's experts; yield each divided parameter's full name and the number of experts of all ranks."""
+    for name, style in spec.experts.items():
+        index, _, inner = name.partition(".")
+        if style == "whole" or int(index) not in stages:
+            continue
+        module = stages[int(index)].get_submodule(inner)
+        for which, whole in list(module.named_parameters()):
+            part = nn.Parameter(whole.detach().chunk(spec.replicas)[spec.replica].clone(), whole.requires_grad)
+            part.allreduce = False  # type: ignore[attr-defined] # as Megatron's experts say it of their parameters
+            module.register_parameter(which, part)
+            yield f"{name}.{which}", len(whole)
+        exchange = partial(all_to_all, parallel_state.get_expert_model_parallel_group())
+        vars(module)["forward"] = partial(over_replicas, module, exchange, spec.replicas)
+
+
 def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
     """Return the configuration; its layer sizes belong to no layer here."""
     ranks = len(spec.placement)
@@ -224,6 +273,8 @@ def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
         params_dtype=spec.dtype,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 (no password: required with variable lengths)
+        enable_autocast=spec.precision == "autocast",
+        autocast_dtype=torch.bfloat16,
         calculate_per_token_loss=spec.reduction == "tokens",
         # As in its training loop: two interleaved ranks must not batch their sends to each other.
         overlap_p2p_comm=chunks > 1,
@@ -234,9 +285,11 @@ def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
 @contextmanager
 def _on(device: torch.device) -> Iterator[None]:
     """Redirect ``cuda`` to ``device`` in a context."""
+    autocast = torch.autocast
     with (
         NamedDevice(device),
         mock.patch.object(torch.cuda, "current_device", return_value=device),
         mock.patch.object(torch.cuda, "synchronize", return_value=None),
+        mock.patch.object(torch, "autocast", lambda _, **options: autocast(device.type, **options)),
     ):
         yield

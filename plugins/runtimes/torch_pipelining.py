@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from gradconform.pipeline.torch_runtime import make_stages
-from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, balance_experts, scale_auxiliary
 from gradconform.torch_releases import pipelining
+from gradconform.torch_releases.distributed_tensors import IGNORE
 
+from .torch_experts_and_context import divide, share_sequences
 from .torch_tensor_parallel import Laid, laid_out, share, total_square, whole
 
 
@@ -35,14 +38,12 @@ class TorchRuntime:
         "rows": "even",
         "weights": "all frozen-stage frozen-layers",
         "steps": "one-step accumulated zeroed evaluated evaluated-first clipped",
-        "experts": "dense",
-        "use": "always-used",
-        "context": "whole-sequences",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:
         """Wrap the stages of this rank and make the schedule."""
-        return (TorchSession if spec.tensor_ranks == 1 else _SharedSession)(stages, spec)
+        divided = spec.tensor_ranks > 1 or "replicas" in spec.experts.values()
+        return (_SharedSession if divided else TorchSession)(stages, spec)
 
 
 class TorchSession(ModuleSession):
@@ -53,9 +54,12 @@ class TorchSession(ModuleSession):
         pipelining.wait_for_all(dist.get_default_backend_for_device(spec.device))
         self.mesh = _mesh(spec)
         self.replicas = self.mesh["replicate", "shard"] if spec.data_parallel == "hsdp" else self.mesh["replicas"]
+        if spec.context != "whole":
+            share_sequences(stages, self.replicas, spec.attentions, spec.context)
         super().__init__({index: self._wrapped(index, stage, spec) for index, stage in stages.items()}, spec)
         # Wrappers take the mean over replicas: where a sum is wanted, every loss counts as many times.
-        self._times = float(spec.replicas) if spec.reduction != "mean" else 1.0
+        summed = spec.reduction != "mean" or spec.context != "whole"
+        self._times = float(spec.replicas) if summed else 1.0
         self._factor = self._times
         scale_auxiliary(self.modules.values(), self._times)  # as the loss
         pipeline = self.mesh["pipeline"].get_group()
@@ -71,20 +75,30 @@ class TorchSession(ModuleSession):
                 file.write_text("".join(f"{','.join(row)}\n" for row in spec.order), encoding="utf-8")
                 pipelining.LOAD_CSV.find(self.schedule)(str(file))
 
-    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:  # noqa: ARG002 (for those below)
+    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec, **options: Any) -> nn.Module:  # noqa: ARG002 (for those below)
+        """Return a stage in its wrapper; ``options`` are those of ``fully_shard`` alone."""
         if spec.data_parallel == "none":
             return stage
         if spec.data_parallel == "ddp":
-            return DistributedDataParallel(stage, process_group=self.replicas.get_group(), broadcast_buffers=False)
+            return _in_ddp(stage, spec, process_group=self.replicas.get_group())
         policy = MixedPrecisionPolicy()
         if spec.precision == "mixed":
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=spec.dtype)
         reshard = spec.data_parallel != "fsdp-kept"
-        fully_shard(stage, mesh=self.replicas, reshard_after_forward=reshard, mp_policy=policy)
+        fully_shard(stage, mesh=self.replicas, reshard_after_forward=reshard, mp_policy=policy, **options)
         return stage
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.spec.context != "whole" and self.spec.reduction == "mean":
+            return self.spec.loss(output, target) * self._factor / self._total(self.spec.counts(target).sum())
         return self.spec.loss(output, target) * self._factor
+
+    def _total(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over replicas."""
+        total = value.clone()
+        for group in self.replicas.get_all_groups():
+            dist.all_reduce(total, group=group)
+        return total
 
     def step(self, batch: Batch) -> list[Tensor] | None:
         """Run the schedule."""
@@ -98,8 +112,7 @@ class TorchSession(ModuleSession):
         spec = self.spec
         if spec.reduction == "tokens":
             tokens = torch.stack([spec.counts(batch.target).sum(), torch.tensor(batch.positions(), device=spec.device)])
-            for group in self.replicas.get_all_groups():
-                dist.all_reduce(tokens, group=group)
+            tokens = self._total(tokens)
             self._factor = self._times / float(tokens[0])
             scale_auxiliary(self.modules.values(), self._times / float(tokens[1]))
         losses: list[Tensor] = []
@@ -111,7 +124,15 @@ class TorchSession(ModuleSession):
                 losses=losses if spec.is_last else None,
                 **batch.kwargs,
             )
+        if spec.context != "whole":
+            losses = [self._total(loss.detach()) for loss in losses]
         return [loss.detach() / self._factor for loss in losses] if spec.is_last else None
+
+    def update(self, lr: float) -> None:
+        """Make a step of SGD, and update the biases of routers."""
+        super().update(lr)
+        if self.spec.experts:
+            balance_experts(self.modules.values(), self._total)
 
     def clip(self, max_norm: float) -> float:
         """Compute the norm over shards, then over the pipeline's ranks, and clip by it, as torchtitan does."""
@@ -137,26 +158,52 @@ class TorchSession(ModuleSession):
 
 
 class _SharedSession(TorchSession):
-    """One rank of a pipeline with tensor parallelism."""
+    """One rank of a pipeline whose layers or experts are divided over ranks."""
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
-        """Share the layers first; ``laid`` are the parameters that DistributedDataParallel gets as plain tensors."""
+        """Share the layers first; ``laid`` are the parameters that wrappers get as plain tensors."""
         self.laid: dict[str, Laid] = {}
         super().__init__(stages, spec)
         if spec.data_parallel == "ddp":
             self.optimized = list(super().named("named_parameters"))
 
-    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec) -> nn.Module:
-        share(stage, index, self.mesh["tensor"], spec.shared)
+    def _wrapped(self, index: int, stage: nn.Module, spec: StepSpec, **options: Any) -> nn.Module:
+        if spec.tensor_ranks > 1:
+            share(stage, index, self.mesh["tensor"], spec.shared)
+        if "tensor" in spec.experts.values():
+            # fully_shard divides distributed tensors again; DistributedDataParallel takes no part in the division.
+            plain = not spec.data_parallel.startswith("fsdp")
+            divided = dict(divide(stage, index, spec.experts, self.mesh["tensor"], plain=plain))
+            self.laid |= {f"{index}.{name}": laid for name, laid in divided.items() if plain}
+        if "replicas" in spec.experts.values():
+            options |= {"ignored_params": self._divided_over_replicas(index, stage, spec)}
         if spec.data_parallel == "ddp":
             self.laid |= {f"{index}.{name}": laid for name, laid in laid_out(stage)}
-            return DistributedDataParallel(stage, device_mesh=self.replicas, broadcast_buffers=False)
-        return super()._wrapped(index, stage, spec)
+            return _in_ddp(stage, spec, device_mesh=self.replicas)
+        return super()._wrapped(index, stage, spec, **options)
+
+    def _divided_over_replicas(self, index: int, stage: nn.Module, spec: StepSpec) -> set[nn.Parameter]:
+        """Divide experts over replicas; return their parameters, which no wrapper must average.
+
+        Each gets the gradient of the tokens of all replicas: the mean over these is that sum divided by their number.
+        """
+        mesh = _mesh(replace(spec, data_parallel="fsdp"))["replicas"]
+        divided = dict(divide(stage, index, spec.experts, mesh, plain=True))
+        parameters = {stage.get_parameter(name) for name in divided}
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.register_hook(partial(torch.mul, other=1 / spec.replicas))
+        IGNORE.find()(stage, list(divided))
+        self.laid |= {f"{index}.{name}": laid for name, laid in divided.items()}
+        return parameters
 
     def _run(self, run: Callable[..., Any], batch: Batch) -> list[Tensor] | None:
         with loss_parallel() if "vocabulary" in self.spec.shared.values() else nullcontext():
             losses = super()._run(run, batch)
         return None if losses is None else list(map(whole, losses))
+
+    def _total(self, value: Tensor) -> Tensor:
+        return super()._total(whole(value))
 
     def named(self, which: str) -> Iterator[tuple[str, Any]]:
         """Yield parameters or buffers by full name.
@@ -188,6 +235,11 @@ class _SharedSession(TorchSession):
         for _, parameter in self.named("named_parameters"):
             clip_grads_with_norm_(parameter, max_norm, norm)
         return float(norm)
+
+
+def _in_ddp(stage: nn.Module, spec: StepSpec, **replicas: Any) -> nn.Module:
+    unused = bool(spec.occasional)
+    return DistributedDataParallel(stage, broadcast_buffers=False, find_unused_parameters=unused, **replicas)
 
 
 def _mesh(spec: StepSpec) -> DeviceMesh:

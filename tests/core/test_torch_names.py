@@ -32,6 +32,7 @@ from gradconform.torch_releases import (
     composed_operations,
     deterministic,
     dispatch,
+    distributed_tensors,
     edges,
     engine,
     float8,
@@ -73,6 +74,7 @@ APART = {
     settings.DEVICE_CONTEXT, settings.GET_PRECISION, settings.SET_PRECISION,
     composed_operations.KEY_OF, deterministic.SWITCH, edges.EDGE, engine.RUN, float8.SCALED_MM, operators.OPERATIONS,
     operators.MODULES, *operators.CHANGED, node_hooks.OTHER_HOOKS, products.LEVEL, products.MODES, storage.HAS_STORAGE,
+    distributed_tensors.ALL_TO_ALL, distributed_tensors.IGNORE,
 }  # fmt: skip
 
 
@@ -415,6 +417,15 @@ def test_stages_that_do_not_vote_and_cannot_connect_over_gloo_are_unavailable(
     pipelining.connect([stage], "nccl")
     with nullcontext() if expected is None else pytest.raises(UnavailableError, match=expected):
         pipelining.connect([stage], "gloo")
+
+
+@pytest.mark.parametrize("name", [distributed_tensors.ALL_TO_ALL, distributed_tensors.IGNORE])
+def test_experts_over_replicas_are_unavailable_without_their_names(
+    name: Name, take_away: Callable[[Name], None]
+) -> None:
+    take_away(name)
+    with pytest.raises(UnavailableError, match="divides experts over replicas"):
+        name.find()
 
 
 def test_every_torch_name_is_removed_by_a_test() -> None:

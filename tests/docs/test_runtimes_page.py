@@ -11,7 +11,7 @@ from gradconform.pipeline.training_step.composition import step_cases
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtimes.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(step\.[\w.-]+)`: [^|]+ \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE)
-TOTALS = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
+TOTALS = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\d+) \| [\d.]+ \|$", PAGE, re.MULTILINE)
 SCRIPTS = re.findall(r"^\| (\d+) \| \[.+\]\(\S+\) \| ([\w-]+) \| (\d+) \|$", PAGE, re.MULTILINE)
 
 

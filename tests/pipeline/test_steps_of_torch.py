@@ -64,6 +64,16 @@ def test_with_the_right_split_only_failures_of_torchs_runtime_remain(part: str, 
     assert {(result["as_it_is"], result["status"]) for result in mended.values()} == {("failed", "passed")}
 
 
+@of_this_release
+@pytest.mark.slow
+def test_torch_shares_sequences_and_experts_and_only_its_counts_of_tokens_are_wrong(tmp_path: Path) -> None:
+    found = results("torch", tmp_path, "step.context,step.used-on-one-replica,step.experts")
+    status = {check: result["status"] for check, result in found.items()}
+    assert status == {"step.context": "passed", "step.used-on-one-replica": "passed", "step.experts": "failed"}
+    wrong = {finding["where"] for finding in found["step.experts"]["findings"]}
+    assert wrong == {f"rank {rank}, stage 0 block.mixture.router.counts" for rank in range(2)}
+
+
 def test_each_failure_of_torchs_runtime_is_either_fixed_or_remaining() -> None:
     table = TABLE["right_split"]
     left = {check for script in table["left"] for check in BY_SCRIPT[script]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gradconform.diagnosis.cause import Cause
+from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.diagnosis.training_step import (
     Held,
     StepPart,
@@ -18,9 +19,11 @@ from gradconform.diagnosis.training_step import (
     of_step_gradient,
     of_tensor_rank,
 )
+from gradconform.diagnosis.wrong_tensor import largest, wrong_values
 from gradconform.judge.values import Explain
 from gradconform.results import Sort
 
+from .attention import MISTAKES, MistakenAttention
 from .composition import Composition
 from .model import expert_layers, is_whole, shared_layers, tied_names
 from .oracle import Plain, PlainRun
@@ -34,7 +37,8 @@ class Causes:
     """The explanations of a wrong tensor after act ``number``, on one rank.
 
     ``plain`` is the plain run in float64, or in the precision of stages if that differs from their dtype. ``others``
-    are the gradients that differ between tensor ranks, as the sum of the other ranks' parts.
+    are the gradients that differ between ranks with the same data, as the sum of the other ranks' parts. ``mistaken``
+    returns the plain run with a mistaken attention.
     """
 
     composition: Composition
@@ -43,6 +47,7 @@ class Causes:
     number: int
     tensor_rank: int
     others: Mapping[str, Tensor]
+    mistaken: Callable[[MistakenAttention], PlainRun]
 
     def of(self, sort: Sort, name: str) -> Explain | None:
         """Return the explanation of a named wrong tensor; None if nothing is known of such tensors."""
@@ -62,8 +67,38 @@ class Causes:
     def _of_gradient(self, name: str, exact: Tensor, got: Tensor | None) -> Cause | None:
         alone = None
         if got is not None and name in self.others:
-            alone = of_tensor_rank(self.others[name], exact, got, self.tensor_rank)
-        return alone or of_step_gradient(self._sums(name), exact, got)
+            alone = self._of_rank_alone(self.others[name], exact, got)
+        return alone or of_step_gradient(self._sums(name), exact, got) or self._of_attention(name, exact, got)
+
+    def _of_rank_alone(self, others: Tensor, exact: Tensor, got: Tensor) -> Cause | None:
+        """Return the cause of a gradient that lacks the shares of other ranks with the same data."""
+        found = of_tensor_rank(others, exact, got, self.tensor_rank)
+        shares = self.composition.context != "whole" and self.composition.tensor_ranks == 1
+        return Cause(Mistake.NOT_REDUCED, slots=(self.replica,)) if found and shares else found
+
+    def _of_attention(self, name: str, exact: Tensor, got: Tensor | None) -> Cause | None:
+        """Return the mistake of attention to shared sequences that gives a gradient, if any."""
+        wrong = None if got is None else wrong_values(got, exact, largest(exact))
+        if wrong is None or self.composition.context == "whole":
+            return None
+        for mistake in MISTAKES:
+            attention = MistakenAttention(mistake, self.composition.context, self.composition.replicas)
+            grad = self.mistaken(attention).acts[self.number].grads.get(name)
+            if grad is not None and wrong.explained_by(grad):
+                return Cause(mistake)
+        return None
+
+    def of_loss(self, mb: int) -> Explain:
+        """Return the explanation of a wrong loss of a micro-batch: it may be this rank's share of it."""
+        share = self.plain.shares.get((self.number, self.replica, mb))
+
+        def explain(got: Tensor | None) -> Cause | None:
+            if got is None or share is None or self.composition.context == "whole":
+                return None
+            own = math.isclose(float(got), share.value, rel_tol=64 * _EPS)
+            return Cause(Mistake.NOT_REDUCED, slots=(self.replica,)) if own else None
+
+        return explain
 
     def of_norm(self, got: Tensor | None) -> Cause | None:
         """Return the likely cause of a wrong norm."""
@@ -76,6 +111,9 @@ class Causes:
             {name for name in squares if experts.get(name.rpartition(".")[0]) == style}
             for style in ("replicas", "tensor")
         )
+        ranks = self.composition.replicas if of_replicas else self.composition.tensor_ranks
+        parts = [before.grads[name] for name in sorted(of_replicas | of_tensor_ranks)]
+        divided = [grad.chunk(ranks) for grad in parts if grad is not None]
         held = Held(
             stages={name: int(name.partition(".")[0]) for name in squares},
             replicas=self.composition.replicas,
@@ -83,6 +121,7 @@ class Causes:
             tensor_ranks=self.composition.tensor_ranks,
             alike={name for name in squares if is_whole(name, shared)} - of_tensor_ranks,
             experts=of_replicas,
+            expert_parts=[sum(float((one[rank] ** 2).sum()) for one in divided) for rank in range(ranks) if divided],
         )
         return of_norm(squares, held, float(got), _EPS)
 

@@ -61,15 +61,22 @@ class Replicas:
         return put_together(reported[place] for place in nearest_last(self.spec)).to(part.value.device)
 
     def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-        """Return gradients that differ between this replica's tensor ranks as the others' sum in float64."""
-        if self.tensor_ranks == 1:
+        """Return gradients that differ between ranks with the same data as the sum of the others' in float64.
+
+        These are the tensor ranks of a replica; without any, replicas that share sequences.
+        """
+        if self.tensor_ranks > 1:
+            first = self.replica * self.tensor_ranks
+            of_same_data = slice(first, first + self.tensor_ranks)
+        elif self.spec.context != "whole":
+            of_same_data = slice(0, self.count)
+        else:
             return {}
-        first = self.replica * self.tensor_ranks
         reported = self._gathered({name: grad.cpu() for name, grad in grads.items() if grad is not None})
-        own = reported[first : first + self.tensor_ranks]
+        own = reported[of_same_data]
         return {
             name: torch.stack([some[name].double() for some in own]).sum(0) - grad.double()
-            for name, grad in own[self.tensor_rank].items()
+            for name, grad in reported[self.replica * self.tensor_ranks + self.tensor_rank].items()
             if all(name in some and some[name].shape == grad.shape for some in own)
             and not all(torch.equal(some[name], grad) for some in own)
         }

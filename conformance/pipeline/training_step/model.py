@@ -194,6 +194,11 @@ def attention_layers(composition: Composition) -> tuple[str, ...]:
     return tuple(f"{index}.block.attention.inner" for index in range(composition.stages) if shares)
 
 
+def occasional_layers(composition: Composition) -> tuple[str, ...]:
+    """Return the full names of modules whose use data decide."""
+    return tuple(f"{index}.block.occasional" for index in range(composition.stages) if composition.use)
+
+
 def is_whole(parameter: str, shared: Mapping[str, TensorStyle]) -> bool:
     """Return whether each tensor rank has the whole parameter: unshared ones, a norm, a row layer's bias."""
     layer, _, name = parameter.rpartition(".")

@@ -21,7 +21,7 @@ from gradconform.runtime import AccumulatingSession, Batch, Kept, Runtime, Runti
 from gradconform.text.counts import count
 from gradconform.tolerance import Partials, floor_factor
 
-from .attention import own_part
+from .attention import MistakenAttention, own_part
 from .causes import Causes
 from .composition import Act, Composition
 from .gathering import Replicas
@@ -35,6 +35,7 @@ from .model import (
     make_batch,
     make_stages,
     no_compiler,
+    occasional_layers,
     shared_layers,
     summed_loss,
     tied_names,
@@ -108,6 +109,12 @@ def _plain_runs(
     return plain, moved, wide
 
 
+@lru_cache(maxsize=8)
+def _mistaken_run(composition: Composition, dtype: torch.dtype, seed: int, attention: MistakenAttention) -> PlainRun:
+    """Return the run in float64 with a mistaken attention, to name it as a cause."""
+    return run_plain(composition, dtype=dtype, seed=seed, wide=True, mistaken=attention)
+
+
 @contextmanager
 def _opened(
     runtime: Runtime, stages: Mapping[int, nn.Module], spec: StepSpec, place: Place
@@ -147,6 +154,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         experts=expert_layers(composition),
         context=composition.context,
         attentions=attention_layers(composition),
+        occasional=occasional_layers(composition),
         note=place.note,
     )
 
@@ -181,7 +189,8 @@ def _acts(  # noqa: PLR0913, PLR0917 (a session, its subject and its reference)
         others = replicas.of_others(seen.grads)
         # Each micro-batch's share rounds as the stages do; otherwise its sum could not be recognised.
         summed = wide if composition.precision == "unmixed" else plain
-        causes = Causes(composition, replicas.replica, summed, number, replicas.tensor_rank, others)
+        mistaken = partial(_mistaken_run, composition, place.dtype, place.seed)
+        causes = Causes(composition, replicas.replica, summed, number, replicas.tensor_rank, others, mistaken)
         judge = _Judge(label, replicas, plain.acts[number], wide.acts[number], moved.acts[number], causes)
         yield from _first_seen(judge.judged(seen), reported)
         if act == "train":
@@ -307,7 +316,8 @@ class _Judge:
         for mb, (got, expected, exact) in enumerate(zip(losses, plain, wide, strict=False)):
             where = f"the loss of micro-batch {mb}"
             room = self._room(expected, exact)
-            yield from compare("thing", where, self.label, got, expected, given(exact), spread=room)
+            explain = self.causes.of_loss(mb)
+            yield from compare("thing", where, self.label, got, expected, given(exact), explain=explain, spread=room)
 
     def _named(
         self,

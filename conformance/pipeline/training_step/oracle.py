@@ -14,10 +14,11 @@ from gradconform.reference.runtime import LOWER
 from gradconform.runtime import Batch, balance_experts, own_positions, scale_auxiliary
 from gradconform.tolerance import Partials
 
+from .attention import MistakenAttention
 from .bfloat16_stages import lowered, name_of
 from .composition import Act, Composition
 from .experts import Router
-from .model import IGNORED, counts, loss_of, make_batch, make_stages, tied_names
+from .model import IGNORED, attention_layers, counts, loss_of, make_batch, make_stages, tied_names
 
 #: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.
 CLIPPED_TO, LR = 0.5, 0.125
@@ -30,13 +31,15 @@ Part = tuple[int, int, int]
 class Share:
     """The gradients of one micro-batch by full name: from the loss itself, and from the auxiliary losses.
 
-    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all.
+    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all. ``value``
+    is the loss itself, or a replica's share of it.
     """
 
     loss: Mapping[str, Tensor]
     auxiliary: Mapping[str, Tensor]
     tokens: int
     positions: int
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,14 @@ def run_plain(  # noqa: PLR0913 (the run and its place)
     device: torch.device = _CPU,
     wide: bool = False,
     max_norms: Sequence[float] = (),
+    mistaken: MistakenAttention | None = None,
 ) -> PlainRun:
     """Return plain autograd's results on ``device``, in ``dtype`` or ``wide``: float64, first rounded to ``dtype``.
 
     The returned tensors are on the CPU. ``max_norms`` are the clipping limits, act by act; half of the norm if none are
-    given.
+    given. With a ``mistaken`` attention, all layers of attention have it, and no shares are computed.
     """
-    return _Run(composition, dtype, seed, device, wide, max_norms).result()
+    return _Run(composition, dtype, seed, device, wide, max_norms, mistaken).result()
 
 
 def _routers(stages: Sequence[nn.Module]) -> list[Router]:
@@ -99,9 +103,10 @@ class _Run:
         device: torch.device,
         wide: bool,  # noqa: FBT001 (as run_plain is given it)
         max_norms: Sequence[float],
+        mistaken: MistakenAttention | None,
     ) -> None:
         self.composition, self.dtype, self.seed, self.device, self.wide = composition, dtype, seed, device, wide
-        self.max_norms = max_norms
+        self.max_norms, self.mistaken = max_norms, mistaken
         # Each batch has its own buffers, those of its replicas; parameters and gradients are those of the first one.
         self.replicas = [self._stages() for _ in range(composition.batches)]
         self.named = self._named(self.replicas[0])
@@ -110,6 +115,9 @@ class _Run:
 
     def _stages(self) -> list[nn.Module]:
         made = make_stages(self.composition, dtype=self.dtype, seed=self.seed)
+        for name in attention_layers(self.composition) if self.mistaken else ():
+            index, _, inner = name.partition(".")
+            vars(made[int(index)].get_submodule(inner))["forward"] = self.mistaken
         if self.wide:
             return [stage.double() for stage in made.values()]
         for stage in made.values():
@@ -198,7 +206,7 @@ class _Run:
             stage.train(trains)
         losses = []
         for mb, chunk in enumerate(batch.split()):
-            if trains and (self.wide or self.composition.precision != "unmixed"):
+            if trains and not self.mistaken and (self.wide or self.composition.precision != "unmixed"):
                 for own, part in self._parts(replica, chunk):
                     self.shares[number, own, mb] = self._share(stages, part, chunk)
             with torch.set_grad_enabled(trains):
@@ -262,11 +270,13 @@ class _Run:
         if tied:
             head.register_parameter(own_name, nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
-        found = []
+        found, values = [], []
         for of_loss, auxiliary in ((of_part, 0.0), (0.0, 1.0)):
             own = self._named(stages)
             kept = {parameter: parameter.grad for parameter in own.values()}
-            added = accumulate(of_loss * self._loss(stages, chunk, auxiliary), dict.fromkeys(own.values()))
+            loss = of_loss * self._loss(stages, chunk, auxiliary)
+            values.append(float(loss.detach()))
+            added = accumulate(loss, dict.fromkeys(own.values()))
             for parameter, grad in kept.items():
                 parameter.grad = grad
             found.append({name: copy_of(added[id(one)]) for name, one in own.items() if id(one) in added})
@@ -275,9 +285,8 @@ class _Run:
                 value.copy_(buffers[name])
         if tied:
             head.register_parameter(own_name, shared)
-        return Share(
-            found[0], found[1], tokens, chunk.x.numel() // (self.composition.replicas // self.composition.batches)
-        )
+        positions = chunk.x.numel() // (self.composition.replicas // self.composition.batches)
+        return Share(found[0], found[1], tokens, positions, values[0])
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]

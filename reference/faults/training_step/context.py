@@ -53,7 +53,7 @@ class TokensOfRankAlone(PlainSession):
         return super().tokens(batch) / self.spec.replicas
 
 
-@fault("context")
+@fault("context", "not_reduced")
 class OwnLossReturned(PlainSession):
     """Returns the losses of this rank's tokens only."""
 
@@ -61,7 +61,7 @@ class OwnLossReturned(PlainSession):
         return [loss.detach() for loss in losses if loss is not None] if self.spec.is_last else None
 
 
-@fault("context")
+@fault("context", "not_reduced")
 class SharesNotReduced(PlainSession):
     """Leaves each rank with the gradients of its own positions."""
 
@@ -69,7 +69,7 @@ class SharesNotReduced(PlainSession):
         return value
 
 
-@fault("context")
+@fault("context", "attends_to_own_part")
 class OwnKeysAlone(PlainSession):
     """Attends to the positions of this rank only."""
 
@@ -77,7 +77,7 @@ class OwnKeysAlone(PlainSession):
         return super().mask(own, every) & torch.isin(every, own)
 
 
-@fault("context")
+@fault("context", "attends_to_later")
 class LaterPositionsSeen(PlainSession):
     """Attends to all positions, also to later ones."""
 
@@ -85,7 +85,7 @@ class LaterPositionsSeen(PlainSession):
         return torch.ones_like(super().mask(own, every))
 
 
-@fault("context")
+@fault("context", "positions_of_other_division")
 class ZigzagTakenForHalves(PlainSession):
     """Takes the positions of a zigzag for those of halves."""
 
@@ -94,7 +94,7 @@ class ZigzagTakenForHalves(PlainSession):
         return list(range(each * replica, each * (replica + 1)))
 
 
-@fault("context")
+@fault("context", "keys_without_gradient")
 class KeysWithoutGradient(PlainSession):
     """Returns no gradient to the keys and values of other ranks."""
 
@@ -102,7 +102,7 @@ class KeysWithoutGradient(PlainSession):
         return grad[:, own].clone()
 
 
-@fault("context")
+@fault("context", "key_gradients_averaged")
 class KeyGradientsAveraged(PlainSession):
     """Averages the gradients of keys and values over the ranks that attend to them."""
 
@@ -110,9 +110,9 @@ class KeyGradientsAveraged(PlainSession):
         return super().own_gradient(grad, own) / self.spec.replicas
 
 
-@fault("context")
+@fault("context", "key_gradients_of_other_rank")
 class KeyGradientsOfOtherPart(PlainSession):
     """Returns to the keys and values of a rank the gradients of another rank's."""
 
     def own_gradient(self, grad: Tensor, own: slice) -> Tensor:
-        return super().own_gradient(grad.flip(1), own)
+        return super().own_gradient(grad.roll(own.stop - own.start, 1), own)

@@ -319,3 +319,12 @@ class NormCountsTensorRanksOfRouter(PlainSession):
 
     def holders(self, name: str) -> int:
         return self.spec.replicas
+
+
+@fault("experts-over-tensor-ranks", "norm_leaves_out")
+class ExpertsTakenForCopies(PlainSession):
+    """Counts experts in the norm on the first tensor rank alone, as if all tensor ranks had the same ones."""
+
+    def counted(self) -> list[tuple[str, nn.Parameter]]:
+        first = self.spec.tensor_rank == 0
+        return [(name, one) for name, one in super().counted() if first or ".experts." not in name]
