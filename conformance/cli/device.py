@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.contract.extra_ids import name_in_id
-from gradconform.exits import EXIT_DOES_NOT
+from gradconform.exits import EXIT_DOES_NOT, EXIT_INTERRUPTED
 from gradconform.report.device_verdict import RIGHT, device_verdict
 from gradconform.run.options import RunOptions
 from gradconform.run.sources import SOURCES
@@ -36,7 +36,7 @@ def device(arguments: argparse.Namespace) -> int:
         found = judge(arguments, file, Way(RunOptions, partial(execution, fresh=True)), order=_turn)
     reported = device_verdict(found.report, Counter(place.device for place in found.planned))
     write(list(reported.lines))
-    return EXIT_DOES_NOT if reported.wrong else found.code
+    return EXIT_DOES_NOT if reported.wrong and found.code != EXIT_INTERRUPTED else found.code
 
 
 def _choose(arguments: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ def test_a_kernel_wrong_above_32k_elements_is_found_named_and_bounded(tmp_path: 
     assert code == 1
     told = " ".join(" ".join(lines).split())
     assert "1. aten::mul: 2 checks on simx:0 float32; wrong from 32,832 elements; blocks." in told
-    assert lines[-1].startswith("simx:0 is WRONG in 2 checks of ")
+    assert lines[-1].startswith("simx:0 is WRONG in 1 operation: 2 checks of ")
     assert lines[-1].endswith("; fix aten::mul first")
     accused = {result["check"] for result in report["results"] if result["status"] == "error"}
     assert accused == {"blocks.full.rms-norm.above-2-15", "blocks.split.rms-norm.above-2-15"}
@@ -76,6 +76,9 @@ def test_float8_products_are_tried_if_the_device_has_them(tmp_path: Path) -> Non
     words = ("simx:0", "--dtype", "bfloat16", "--block", "float8-linear", "--operation", "sin", "--checks", "blocks.*")
     assert "is right in all 16" in device(tmp_path, *words)[1][-1]
     code, lines, _ = device(tmp_path, *words, SIMX_WRONG="aten::_scaled_mm:index")
-    assert (code, lines[-1]) == (1, "simx:0 is WRONG in 16 checks of 16 in bfloat16; fix aten::_scaled_mm first")
+    assert (code, lines[-1]) == (
+        1,
+        "simx:0 is WRONG in 1 operation: 16 checks of 16 in bfloat16; fix aten::_scaled_mm first",
+    )
     code, lines, _ = device(tmp_path, *words, SIMX_NO_OPS="aten::_scaled_mm")
     assert (code, lines[-1]) == (5, "simx:0: no verdict: nothing was judged in bfloat16; 16 unsupported")
