@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gradconform import check_stage_backward
+from gradconform.cli import main
 from gradconform.report.device_verdict import device_verdict, standing_of_devices
 from gradconform.report.page.pages import report_page
 from gradconform.report.sections import sections, to_fix
@@ -55,10 +58,38 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert Path("cpu.xml").read_text(encoding="utf-8").count("<testcase") == len(checks)
 
 
-def test_without_dtype_all_dtypes_of_the_device_run(command: Command) -> None:
-    done = command("device", "cpu", "--operation", "sin", "--block", "lora", "--checks", "ops.*", "--no-isolation")
-    assert done.code == 5  # chosen checks alone are never the whole
-    assert "in float64, float32, bfloat16, float16" in done.last
+@pytest.mark.parametrize(
+    ("words", "more", "judged"),
+    [
+        (("--operation", "sin"), "by default: float32 alone; --dtype all judges more", "in float32"),
+        (("--operation", "sin", "--dtype", "all"), "", "in float64, float32, bfloat16, float16"),
+    ],
+)
+def test_the_default_fits_a_slow_device_and_says_how_to_judge_more(
+    words: tuple[str, ...], more: str, judged: str, command: Command
+) -> None:
+    done = command("device", "cpu", *words, "--no-isolation")
+    before, last = done.out.splitlines()[-2:]
+    assert before.startswith("by default: ") == bool(more)
+    assert more in before
+    assert judged in f"{last};"
+
+
+def test_without_options_float32_and_no_known_faults_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: dict[str, Any] = {}
+    shown: list[str] = []
+
+    def judge(arguments: argparse.Namespace, *_: object, **__: object) -> SimpleNamespace:
+        planned.update(vars(arguments))
+        return SimpleNamespace(report=report_of(result("a.b.c")), planned=(), code=0)
+
+    monkeypatch.setattr("gradconform.cli.device.judge", judge)
+    monkeypatch.setattr("gradconform.cli.device.write", lambda lines: shown.extend(map(str, lines)))
+    assert main(["device", "npu"]) == 0
+    assert (planned["dtype"], planned["profile"], planned["operation"]) == ("float32", "quick", "all")
+    assert planned["fault"] == "none"
+    assert planned["with_contract"]
+    assert shown[0] == "by default: float32 alone, no known faults; --dtype all and --fault all judge more"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +111,7 @@ def test_a_named_part_is_planned_alone(words: tuple[str, ...], areas: set[str], 
 
 def test_float32_runs_first_and_known_faults_last(command: Command) -> None:
     words = ("--checks", "full.gradients.mlp", "--checks", "ops.full.sin", "--checks", "blocks.full.lora.tiny")
-    words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", *FEW)
+    words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", "--dtype", "all", *FEW)
     assert command("device", "cpu", *words).code == 5
     records = map(json.loads, Path("cpu.ndjson").read_text(encoding="utf-8").splitlines())
     ran = [(one["check"].partition(".")[0], one["dtype"]) for one in records if one["record"] == "result"]
