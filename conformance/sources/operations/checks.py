@@ -44,13 +44,12 @@ def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> O
         return select_checks(options.operation, options.profile, measured)
     with plan_file(options.plan, options.profile) as file:
         try:
-            selected = select_checks(options.operation, options.profile, file.known)
+            selected = select_checks(options.operation, options.profile, file.known, keep=file.keep)
         except MeasuredError as error:
             if options.plan is not None:
                 msg = f"--plan {options.plan}: {error}"
                 raise PlanFileError(msg) from error
-            selected = select_checks(options.operation, options.profile)
-        file.keep(to_json(selected.outcomes))
+            selected = select_checks(options.operation, options.profile, keep=file.keep)
     return selected
 
 
