@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,6 +81,9 @@ class Compared(DispatchMode):
     It compares up to the first wrong one, or, with ``every``, all of them. ``wrong`` has each wrong operation by name,
     with its first difference. With ``ties``, equal elements make an operation's whole numbers arbitrary: these are
     indices of selected elements, and are not compared.
+
+    With ``every``, an error of eps of the smallest argument is allowed, for numbers up to 1: a smaller result is the
+    remainder of terms that cancel, as in the tail of an error function.
     """
 
     def __init__(self, device: Device, *, twice: bool, every: bool = False, ties: bool = False) -> None:
@@ -116,6 +119,8 @@ class Compared(DispatchMode):
         self._weigh(func, found, here)
         counted, here, got = (_reals_of(func), _real(here), _real(found)) if self.ties else (func, here, found)
         room = room_in(self.device.numerics, [name])  # the operation's own, not that of the whole trial
+        if self.every:
+            room = replace(room, absolute=max(room.absolute, _cancelled(given)))
         with judged_with(Room(absolute=room.absolute)):
             seen = difference(counted, given, here, got)
             if seen is not None and self.twice:
@@ -175,6 +180,16 @@ class Compared(DispatchMode):
         before = self.imprecise.get((name, dtype))
         if before is None or before.eps < seen.eps:
             self.imprecise[name, dtype] = Imprecise(operation=name, dtype=dtype, eps=seen.eps)
+
+
+def _cancelled(given: Any) -> float:
+    """Return eps of float32 of the smallest argument, of numbers up to 1."""
+    sizes = [float(one.abs().nan_to_num(0.0, 0.0).max()) for one in tensors(given) if _counts(one)]
+    return torch.finfo(torch.float32).eps * min([1.0, *sizes])
+
+
+def _counts(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0 and tensor.layout is torch.strided
 
 
 def _real(results: Any) -> list[Tensor]:

