@@ -75,6 +75,30 @@ def test_a_right_device_is_not_accused_at_the_edges_of_kernels(abacus: Path, pro
     assert (accused, len(report["results"])) == ({"ops.edges.median"}, len(plans())), done.stdout
 
 
+#: A device that has no kernels to compare with.
+COMPARES_NOTHING = """
+import abacus
+import torch
+
+def refused(*_, **__):
+    raise NotImplementedError("this device has no such kernel")
+
+library = torch.library.Library("aten", "IMPL")
+for name in ("abs", "equal"):
+    library.impl(name, refused, "PrivateUse1", allow_override=True)
+"""
+
+
+@pytest.mark.slow
+def test_layouts_are_compared_on_the_cpu(abacus: Path, process: Process) -> None:
+    (abacus / "compares_nothing.py").write_text(COMPARES_NOTHING, encoding="utf-8")
+    words = ("--device", "abacus", "--device-plugin", "compares_nothing", "--operation", "tanh", "--oracle", "layout")
+    checks = ("--checks", "ops.layout.tanh", "--profile", "quick", "--json", "tanh.json")
+    done = process("gradconform", "run", "reference-split", *words, *checks)
+    (result,) = json.loads((abacus / "tanh.json").read_text(encoding="utf-8"))["results"]
+    assert result["status"] == "passed", done.stdout
+
+
 def test_the_plan_of_an_operation_has_every_pair_of_values_that_a_row_can_have() -> None:
     plan = plans()["nn.functional.conv2d"]
     space = Space(plan.dimensions, plan.constraints)
