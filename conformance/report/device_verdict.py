@@ -12,7 +12,7 @@ from gradconform.results import Report, Result
 from gradconform.sources.operations.by_oracles import by_oracles
 from gradconform.text.counts import count
 
-from .lines import Line
+from .lines import Line, Role
 from .probed_devices import Device, devices
 from .to_fix import culprits
 
@@ -116,7 +116,7 @@ def _verdict(name: str, results: list[Result], planned: int, report: Report) -> 
         return Standing(Line(reported, "warning"), right=None)
     right = "the 1 check" if counts["right"] == 1 else f"all {counts['right']} checks"
     reported = f"{name} is right in {right} that it supports in {dtypes}{more}"
-    role = "warning" if any(number for number, what in rest if what != _NO_CASE) else "good"
+    role: Role = "warning" if any(number for number, what in rest if what != _NO_CASE) else "good"
     return Standing(Line(reported, role), right=True)
 
 

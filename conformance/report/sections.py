@@ -72,7 +72,7 @@ def _devices(report: Report) -> Section:
     right, open_ones = sum(one.right is True for one in found), sum(one.right is None for one in found)
     parts = [f"{right} of {len(found)} right"] if right or open_ones < len(found) else []
     parts += [f"{open_ones} without a verdict"] if open_ones else []
-    role = "bad" if right + open_ones < len(found) else "warning" if open_ones else "heading"
+    role: Role = "bad" if right + open_ones < len(found) else "warning" if open_ones else "heading"
     items = _texts(one.line for one in found)
     return Section(heading=f"devices: {', '.join(parts)}", role=role, items=items)
 

@@ -186,6 +186,8 @@ FAULTS: dict[str, PlantedFault] = {
     ),
     "relu-tail-over-1024": PlantedFault("threshold_backward", "nn.functional.relu", cut(1024)),
     "exp-small": PlantedFault("expm1", "expm1", lambda right, x: torch.exp(x) - 1),
+    "tanh-near-zero": PlantedFault("tanh", "tanh", lambda right, x: 1 - 2 / (torch.exp(2 * x) + 1)),
+    "erf-near-zero": PlantedFault("erf", "erf", lambda right, x: 1 - torch.erfc(x)),
     "log1p-small": PlantedFault("log1p", "log1p", lambda right, x: torch.log(1 + x)),
     "mish-far-negative": PlantedFault("mish_backward", "nn.functional.mish", lost(lambda g, x: x < -9)),
     "glu-long-rows": PlantedFault("glu_backward", "nn.functional.glu", scaled(lambda g, x, dim: x.shape[dim] > 1024)),
