@@ -138,7 +138,7 @@ def test_fault_none_with_another_fault_is_refused(command: Command) -> None:
 
 
 def test_checks_after_the_time_budget_are_reported_and_resumed(command: Command) -> None:
-    words = ("device", "cpu", "--dtype", "float32", *FEW)
+    words = ("device", "cpu", "--dtype", "float32", "--block", "lora", "--setting", "deterministic", "--no-isolation")
     cut = command(*words, "--time-budget", "0.000001s", "--ndjson", "cpu.ndjson")
     assert cut.code == 5
     assert "--time-budget of 1e-06 s is used up; " in " ".join(cut.out.split())
