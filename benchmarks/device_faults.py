@@ -1,4 +1,10 @@
-"""What 'gradconform device' says of each fault of the simulated device: python benchmarks/device_faults.py [OPTION …].
+"""What the kit says of faulty devices: python benchmarks/device_faults.py [OPTION …], or --planted [FAULT …].
+
+With --planted, each wrong kernel of tests/devices/planted_faults.py replaces the right one on the device of docs/, and
+its operation is judged as by 'gradconform device --operation'. Prints a row per fault: the kernel, the one reported
+first, seconds of a core, and the kernel calls compared; and the sums.
+
+Without it, the fault of the simulated device is an option of simx.
 
 Runs the command on simx:0 in float32 with each option of simx switched on in turn, on part of what it would ask: some
 of the contract, six operations, a block at eight sizes, two settings and two known faults. Prints a row per option:
@@ -8,10 +14,15 @@ the exit code, and the line of the verdict. What a right device may do as well, 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 #: By option of simx, the variable's value.
 VALUES = {
@@ -55,11 +66,37 @@ ARGUMENTS = (
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("options", nargs="*", default=list(VALUES), metavar="OPTION")
+    parser.add_argument("options", nargs="*", metavar="OPTION")
+    parser.add_argument("--planted", action="store_true", help="plant wrong kernels")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for option in parser.parse_args().options:
+        if given.planted:
+            _planted(given.options, Path(folder))
+            return
+        for option in given.options or VALUES:
             code, verdict = _verdict(option, folder)
             print(f"| `{option}` | {code} | {verdict} |", flush=True)
+
+
+def _planted(names: list[str], folder: Path) -> None:
+    page = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("devices*.md")))
+    (code,) = re.findall(r"<!-- test: file abacus.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    (folder / "abacus.py").write_text(code, encoding="utf-8")
+    paths = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.devices.find_planted", *names],
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for one in found:
+        first = one["reported"][0] if one["reported"] else "nothing"
+        print(f"| {one['fault']} | `{one['expected']}` | `{first}` | {one['seconds']} | {one['compared']} |")
+    first = sum(one["reported"][:1] == [one["expected"]] for one in found)
+    seconds, calls = (sum(one[name] for one in found) for name in ("seconds", "compared"))
+    slowest = max(one["seconds"] for one in found)
+    print(
+        f"{first} of {len(found)} found, their kernel first; {seconds:.0f} s, at most {slowest:.1f} s; {calls:,} calls"
+    )
 
 
 def _verdict(option: str, folder: str) -> tuple[int, str]:

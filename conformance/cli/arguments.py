@@ -286,7 +286,11 @@ examples:
 _ON_DEVICES = {name: option.on_devices for name, option in OPTIONS.items() if option.on_devices is not None}
 
 #: The defaults of ``gradconform device`` that differ from a run's.
-DEVICE_DEFAULTS = {"dtype": "all", "profile": "quick", **{name: default for name, (default, _) in _ON_DEVICES.items()}}
+DEVICE_DEFAULTS = {
+    "dtype": "float32",
+    "profile": "quick",
+    **{name: default for name, (default, _) in _ON_DEVICES.items()},
+}
 
 
 def _of_sources_on_devices() -> Iterator[str]:
@@ -300,8 +304,9 @@ def _device(one: argparse.ArgumentParser) -> None:
 
     Run correct code on a device, so that each failure is the device's: the contract, each operation that torch lists as
     differentiable, and model blocks at increasing sizes. Print what is right, what is wrong and above which size, what
-    was not tried, and what to fix first. --operation, --block, --setting and --fault run the named parts alone; with
-    --profile the contract runs as well.
+    was not tried, and what to fix first. Without options this is float32, profile quick and no known faults, for slow
+    devices; --dtype all, --profile standard and --fault all judge more. --operation, --block, --setting and --fault run
+    the named parts alone; with --profile the contract runs as well.
     """
     one.add_argument("device", metavar="DEVICE", nargs="*", type=names_given, help="devices to judge, as for run")
     first = ("device_plugins", "dtype", "flags", "profile")

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gradconform.contract.extra_ids import name_in_id
-from gradconform.exits import EXIT_DOES_NOT
+from gradconform.exits import EXIT_DOES_NOT, EXIT_INTERRUPTED
 from gradconform.report.device_verdict import RIGHT, device_verdict
-from gradconform.run.options import RunOptions
+from gradconform.report.lines import Line
+from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.sources import SOURCES
 
 from .arguments import DEVICE_DEFAULTS
@@ -30,28 +31,36 @@ def device(arguments: argparse.Namespace) -> int:
         arguments.parser.error(
             "name a device, such as cuda, npu:0 or auto; 'gradconform doctor' lists the devices here"
         )
-    if arguments.resume is None:
-        _choose(arguments)
+    more = _choose(arguments) if arguments.resume is None else []
     with records(arguments) as file:
         found = judge(arguments, file, Way(RunOptions, partial(execution, fresh=True)), order=_turn)
     reported = device_verdict(found.report, Counter(place.device for place in found.planned))
-    write(list(reported.lines))
-    return EXIT_DOES_NOT if reported.wrong else found.code
+    write([*more, *reported.lines])
+    return EXIT_DOES_NOT if reported.wrong and found.code != EXIT_INTERRUPTED else found.code
 
 
-def _choose(arguments: argparse.Namespace) -> None:
+#: The options whose default judges only a part: that part, and the value that judges everything.
+_MORE = {"dtype": ("float32 alone", "all"), "fault": ("no known faults", "all")}
+
+
+def _choose(arguments: argparse.Namespace) -> list[Line]:
     """Plan everything, or only the parts that options name: with --operation, those operations and no others.
 
-    The profile names the contract.
+    The profile names the contract. Returns a line on the options that judge more than the default.
     """
     parts = [source for source in SOURCES.values() if source.area]
     named = [one for one in parts if any(_names_a_part(arguments, option) for option in one.options)]
     contract = not named or arguments.profile is not None
     vars(arguments).update(target=RIGHT, waivers=None, no_waivers=True, with_contract=contract)
     left_out = {name for one in parts if named and one not in named for name in one.by_name}
+    unset = {name for name in DEVICE_DEFAULTS if not getattr(arguments, name)}
     for name, usual in DEVICE_DEFAULTS.items():
         if name not in left_out:
             setattr(arguments, name, getattr(arguments, name) or usual)
+    more = [name for name in _MORE if name in unset - left_out]
+    judged = ", ".join(_MORE[name][0] for name in more)
+    options = " and ".join(f"{OPTIONS[name].flag} {_MORE[name][1]}" for name in more)
+    return [Line(f"by default: {judged}; {options} {'judges' if len(more) == 1 else 'judge'} more")] if more else []
 
 
 def _names_a_part(arguments: argparse.Namespace, option: Option) -> bool:

@@ -21,6 +21,7 @@ from gradconform.report.checks import plan_lines
 from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
+from gradconform.run.planning import planning_within
 from gradconform.run.time_budget import TimeBudget
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.option import OptionValues
@@ -168,10 +169,11 @@ def execution(
 
     ``fresh`` probes devices even if an earlier run kept its probe.
     """
+    budget = TimeBudget(arguments.time_budget)
     with current_folder_first():
         refuse_missing_target(str(options.target))  # before anything imports torch
     if not arguments.isolation:
-        return InProcess(options, arguments.time_budget, measured)
+        return InProcess(options, budget, measured)
     with current_folder_first():
         flags = flags_named(options.flags)
         choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags, fresh=fresh)
@@ -182,7 +184,7 @@ def execution(
         check_timeout=arguments.check_timeout,
         start_timeout=arguments.start_timeout,
         max_lost_time=arguments.max_lost_time,
-        time_budget=arguments.time_budget,
+        budget=budget,
         measured=measured,
     )
 
@@ -269,14 +271,14 @@ class InProcess:
     def __init__(
         self,
         options: RunOptions,
-        time_budget: float | None = None,
+        budget: TimeBudget | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
-        """Create the run that ``options`` describe; after ``time_budget`` seconds, it begins no further check.
+        """Create the run that ``options`` describe; when ``budget`` is spent, it begins no further check.
 
         Measurements for the plan in ``measured``, from an earlier part of the run, are not repeated.
         """
-        self._budget = TimeBudget(time_budget)
+        self._budget = budget or TimeBudget(None)
         # Import this before the current folder is on the path, so that no file in it can replace torch.
         with imports_uncollected():
             from gradconform.run.run import Run  # noqa: PLC0415 (it imports torch; elsewhere, other processes do)
@@ -284,6 +286,7 @@ class InProcess:
         self._folder = contextlib.ExitStack()
         with contextlib.ExitStack() as opening:
             opening.enter_context(current_folder_first())
+            opening.enter_context(planning_within(self._budget))
             self.planned = Run(options, measured=measured)
             self._folder = opening.pop_all()
         self.header = self.planned.header()

@@ -32,7 +32,8 @@ class Check(Clause):
     ``pooled`` judges the trials together, if it is set. ``seed`` is the row of torch's own suite (test_backward.py)
     that the check covers, if any. ``since`` is the first version of the contract with the check, and ``until`` the
     first version without it. ``dtypes`` are those that the check applies to; an empty tuple means every dtype.
-    ``judges`` is what the check judges in place of the target, empty if it judges the target.
+    ``judges`` is what the check judges in place of the target, empty if it judges the target. One that is ``off_cpu``
+    compares a device with the CPU, so it does not run on the CPU.
     """
 
     profile: Profile
@@ -49,6 +50,7 @@ class Check(Clause):
     until: str | None = None
     dtypes: tuple[str, ...] = ()
     judges: str = ""
+    off_cpu: bool = False
 
     @property
     def area(self) -> str:

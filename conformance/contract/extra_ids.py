@@ -35,8 +35,9 @@ NONE = "none"
 #: The second parts of the ids: in B, in I and W, and, for faults, that they are found.
 FULL, SPLIT, FOUND = "full", "split", "found"
 
-#: The second parts of checks on operations that need no second device, each named after its oracle.
-LAYOUT, FINITE_DIFFERENCES, ADDITIVE = ORACLES = ("layout", "finite-differences", "additive")
+#: The second parts of checks of a device on operations, each named after its oracle. All but the last need no second
+#: device.
+LAYOUT, FINITE_DIFFERENCES, ADDITIVE, EDGES = ORACLES = ("layout", "finite-differences", "additive", "edges")
 
 
 def is_on_named_stage(check: str) -> bool:

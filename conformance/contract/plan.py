@@ -87,7 +87,7 @@ def _items(checks: Sequence[Check], cells: Sequence[tuple[str, str]]) -> tuple[I
         Item(check, device, dtype)
         for device, dtype in cells
         for check in checks
-        if not check.dtypes or dtype in check.dtypes
+        if (not check.dtypes or dtype in check.dtypes) and not (check.off_cpu and device.partition(":")[0] == "cpu")
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from gradconform.torch_releases.precision import owners as precision_owners
 from gradconform.user_input.values import SelectionError, nearest
 
-#: The values of each flag; docs/devices.md describes their effects.
+#: The values of each flag; docs/devices-reference.md describes their effects.
 VALUES: dict[str, tuple[str, ...]] = {
     "autocast": ("off", "bfloat16", "float16"),
     "cudnn_benchmark": ("on", "off"),

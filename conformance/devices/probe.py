@@ -54,11 +54,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a device's pre-flight: the requirement, and the observation if the device does not meet it."""
+    """One line of a device's pre-flight: the requirement, and the observation if the device does not meet it.
+
+    A ``tolerated`` line that does not hold makes no value wrong.
+    """
 
     requirement: str
     held: bool
     message: str = ""
+    tolerated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,7 +200,7 @@ def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]
 
 def _preflight(device: Device, name: str, asker: Asker, dtypes: Mapping[str, str]) -> Iterator[Line]:
     """Yield the lines; complex numbers need such a dtype, and mixing devices needs a device other than the CPU."""
-    from .preflight import PREFLIGHT, conj_and_neg_views_are_read, mixing_is_refused  # noqa: PLC0415 (as above)
+    from .preflight import PREFLIGHT, TOLERATED, conj_and_neg_views_are_read, mixing_is_refused  # noqa: PLC0415 (as above)
 
     without_complex = bool(dtypes.get("complex64", "unknown"))
     for clause, line in PREFLIGHT.items():
@@ -209,7 +209,12 @@ def _preflight(device: Device, name: str, asker: Asker, dtypes: Mapping[str, str
         )
         if not left_out:
             answer = asker.ask(f"{line.__name__} on {name}", partial(line, device))
-            yield Line(requirement=clause.requirement.rstrip("."), held=answer.ok, message=answer.message)
+            yield Line(
+                requirement=clause.requirement.rstrip("."),
+                held=answer.ok,
+                message=answer.message,
+                tolerated=line in TOLERATED,
+            )
 
 
 def _facts(device: Device, name: str, asker: Asker) -> dict[str, Any]:

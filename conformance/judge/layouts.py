@@ -207,14 +207,18 @@ def in_layout(tensor: Tensor, layout: str) -> Tensor | None:
 
 
 class _Compared:
-    """A call on contiguous arguments and its results, as the reference for others."""
+    """A call on contiguous arguments and its results, as the reference for others; the CPU compares them.
+
+    The device's own kernels that compare may be wrong, or missing in a dtype.
+    """
 
     def __init__(self, plain: KernelCall, wanted: list[Tensor], device: Device) -> None:
-        self.plain, self._wanted, self._device = plain, wanted, device
+        self.plain, self._wanted, self._device = plain, list(map(on_cpu, wanted)), device
         self._room = room_in(device.numerics, [plain.name])
 
     def differs(self, found: list[Tensor]) -> Difference | None:
         """Return the difference beyond rounding of two results, or None."""
+        found = list(map(on_cpu, found))
         if all(map(same_bits, found, self._wanted)):
             return None
         numbers = [number for number in range(len(found)) if self._counts(number, found[number])]
@@ -242,7 +246,7 @@ class _Compared:
             read = tensor.as_strided(tensor.shape, strides, offset_of(tensor)).clone()
         except REFUSALS:
             return False
-        if same_bits(read, plain):
+        if same_bits(on_cpu(read), on_cpu(plain)):
             return False
         other = self.plain.with_argument(at, read).run()
         return other is not None and _Compared(self.plain, other, self._device).differs(found) is None
@@ -265,7 +269,7 @@ def _distance(one: list[Tensor] | None, other: list[Tensor] | None) -> float:
     if one is None or other is None:
         return math.inf
     found = 0.0
-    for got, wanted in zip(one, other, strict=True):
+    for got, wanted in zip(map(on_cpu, one), map(on_cpu, other), strict=True):
         if got.layout is torch.strided and got.is_floating_point() and got.numel() and got.shape == wanted.shape:
             difference = float((got - wanted).abs().max())
             found = max(found, difference if math.isfinite(difference) else math.inf)

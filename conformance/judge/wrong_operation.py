@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,12 +76,21 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
 
 
 class Compared(DispatchMode):
-    """Runs each operation on the device, and again on the CPU with the same arguments."""
+    """Runs each operation on the device, and again on the CPU with the same arguments.
 
-    def __init__(self, device: Device, *, twice: bool) -> None:
+    It compares up to the first wrong one, or, with ``every``, all of them. ``wrong`` has each wrong operation by name,
+    with its first difference. With ``ties``, equal elements make an operation's whole numbers arbitrary: these are
+    indices of selected elements, and are not compared.
+
+    With ``every``, an error of eps of the smallest argument is allowed, for numbers up to 1: a smaller result is the
+    remainder of terms that cancel, as in the tail of an error function.
+    """
+
+    def __init__(self, device: Device, *, twice: bool, every: bool = False, ties: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.device, self.twice = device, twice
+        self.device, self.twice, self.every, self.ties = device, twice, every, ties
         self.found: Cause | None = None
+        self.wrong: dict[str, tuple[Cause, Difference]] = {}
         #: Whether the device has its own kernel for an operation.
         self.is_certain = False
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
@@ -98,7 +107,7 @@ class Compared(DispatchMode):
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
         self.names.append(name)
-        if self.found is not None or not computes(func):
+        if (self.found is not None and not self.every) or name in self.wrong or not computes(func):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
@@ -108,24 +117,30 @@ class Compared(DispatchMode):
             self.alone.append(name)
             return found
         self._weigh(func, found, here)
+        counted, here, got = (_reals_of(func), _real(here), _real(found)) if self.ties else (func, here, found)
         room = room_in(self.device.numerics, [name])  # the operation's own, not that of the whole trial
+        if self.every:
+            room = replace(room, absolute=max(room.absolute, _cancelled(given)))
         with judged_with(Room(absolute=room.absolute)):
-            seen = difference(func, given, here, found)
+            seen = difference(counted, given, here, got)
             if seen is not None and self.twice:
-                seen = difference(func, given, here, run_kernel(func, map_leaves(_on_device_of(args), given)))
+                again = run_kernel(counted, map_leaves(_on_device_of(args), given))
+                seen = difference(counted, given, here, again)
         if seen is None:
             return found
         with judged_with(room):
-            explained = bool(room.relative) and difference(func, given, here, found) is None
-        if explained or self._shrinks(func, args, given, seen) or _rounds_scalars(func, given, found, seen):
+            explained = bool(room.relative) and difference(counted, given, here, got) is None
+        if explained or self._shrinks(counted, args, given, seen) or _rounds_scalars(counted, given, got, seen):
             self._note(name, seen)
         else:
             elements = max((tensor.numel() for tensor in tensors(given[0])), default=None)
             names = (name, _shapes(given[0]), seen.compared_with("the CPU"))
             own = Cause(Mistake.OPERATION_WRONG, names=names, elements=elements)
             inside = self._inside(func, args, given)
-            self.found = inside or own
-            self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
+            self.wrong[name] = inside or own, seen
+            if self.found is None:
+                self.found = inside or own
+                self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
         return found
 
     def _inside(self, func: Any, args: Any, given: Any) -> Cause | None:
@@ -165,6 +180,26 @@ class Compared(DispatchMode):
         before = self.imprecise.get((name, dtype))
         if before is None or before.eps < seen.eps:
             self.imprecise[name, dtype] = Imprecise(operation=name, dtype=dtype, eps=seen.eps)
+
+
+def _cancelled(given: Any) -> float:
+    """Return eps of float32 of the smallest argument, of numbers up to 1."""
+    sizes = [float(one.abs().nan_to_num(0.0, 0.0).max()) for one in tensors(given) if _counts(one)]
+    return torch.finfo(torch.float32).eps * min([1.0, *sizes])
+
+
+def _counts(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0 and tensor.layout is torch.strided
+
+
+def _real(results: Any) -> list[Tensor]:
+    """Return the results that are no whole numbers."""
+    return [one for one in tensors(results) if one.is_floating_point() or one.is_complex()]
+
+
+def _reals_of(func: Callable[..., Any]) -> Callable[..., list[Tensor]]:
+    """Return an operation as a function that returns only the results that are no whole numbers."""
+    return lambda *args, **kwargs: _real(func(*args, **kwargs))
 
 
 def _moved(value: Any) -> Any:

@@ -12,7 +12,7 @@ from gradconform.results import Report, Result
 from gradconform.sources.operations.by_oracles import by_oracles
 from gradconform.text.counts import count
 
-from .lines import Line
+from .lines import Line, Role
 from .probed_devices import Device, devices
 from .to_fix import culprits
 
@@ -23,6 +23,14 @@ class DeviceVerdict:
 
     lines: tuple[Line, ...]
     wrong: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The verdict on one device as a line; ``right`` is None if nothing was judged."""
+
+    line: Line
+    right: bool | None
 
 
 #: The target that runs on a device when the device is judged: every failure is then the device's.
@@ -40,8 +48,10 @@ def is_of_devices(report: Report) -> bool:
 def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
     """Return the verdict on each device; ``planned`` maps every device to its number of planned checks."""
     by_device = {**{name: [] for name in planned}, **_by_device(report)}
-    lines = [_line(name, results, planned.get(name, len(results)), report) for name, results in by_device.items()]
-    broken = any(probe.broken for probe in devices(report))
+    lines = [
+        _verdict(name, results, planned.get(name, len(results)), report).line for name, results in by_device.items()
+    ]
+    broken = any(probe.faults for probe in devices(report))
     if len(report.results) < sum(planned.values()):  # a stopped run may have no other information
         lines = [
             Line("; ".join([line.text, *_preflight(name, report)]), line.role)
@@ -50,7 +60,7 @@ def device_verdict(report: Report, planned: Mapping[str, int]) -> DeviceVerdict:
     return DeviceVerdict(tuple(lines), broken or any(map(_accuses, report)))
 
 
-def standing_of_devices(report: Report) -> list[Line]:
+def standing_of_devices(report: Report) -> list[Standing]:
     """Return each device's verdict with its evidence and the facts that do not affect it."""
     found = []
     results_of = _by_device(report)
@@ -60,8 +70,9 @@ def standing_of_devices(report: Report) -> list[Line]:
         if not one.problem and not any(_is_of(one, name, report) for name in results_of)
     ]
     for name, results in {**results_of, **{name: [] for name in untried}}.items():
-        line = _line(name, results, len(results), report)
-        found.append(Line("; ".join([line.text, *_besides(name, results, report)]), line.role))
+        verdict = _verdict(name, results, len(results), report)
+        text = "; ".join([verdict.line.text, *_besides(name, results, report)])
+        found.append(Standing(Line(text, verdict.line.role), verdict.right))
     return found
 
 
@@ -77,7 +88,7 @@ def _accuses(result: Result) -> bool:
     return result.status == "failed" or (result.status, result.kind) == ("error", "device")
 
 
-def _line(name: str, results: list[Result], planned: int, report: Report) -> Line:
+def _verdict(name: str, results: list[Result], planned: int, report: Report) -> Standing:
     counts = Counter(map(_standing, results))
     rest = [
         (counts["unsupported"], "unsupported"),
@@ -88,23 +99,25 @@ def _line(name: str, results: list[Result], planned: int, report: Report) -> Lin
     ]
     more = "".join(f"; {number} {what}" for number, what in rest if number)
     dtypes = ", ".join(dict.fromkeys(result.dtype for result in results))
-    broken = sum(len(probe.broken) for probe in devices(report) if _is_of(probe, name, report))
+    broken = sum(probe.faults for probe in devices(report) if _is_of(probe, name, report))
     if counts["wrong"] or broken:
         to_fix = [one for one in culprits(report) if any(result.device == name for result in one.results)]
         first = f"; fix {to_fix[0].name} first" if to_fix else ""
-        lines = f"{count(broken, 'line')} of its pre-flight and " if broken else ""
-        reported = (
-            f"{name} is WRONG in {lines}{count(counts['wrong'], 'check')} of {len(results)} in {dtypes}{first}{more}"
-        )
-        return Line(reported, "bad")
+        lines = [f"{count(broken, 'line')} of its pre-flight"] if broken else []
+        operations = [count(len(to_fix), "operation")] if to_fix else []
+        checks = f"{count(counts['wrong'], 'check')} of {len(results)}"
+        where = " and ".join([*lines, ": ".join([*operations, checks])])
+        return Standing(Line(f"{name} is WRONG in {where} in {dtypes}{first}{more}", "bad"), right=False)
     if not results:
         none = f"0 of {planned} checks ran" if planned else "no check ran"
-        return Line(f"{name}: no verdict: {none}", "warning")
+        return Standing(Line(f"{name}: no verdict: {none}", "warning"), right=None)
     if not counts["right"]:
-        return Line(f"{name}: no verdict: nothing was judged in {dtypes}{more}", "warning")
+        reported = f"{name}: no verdict: nothing was judged in {dtypes}{more}"
+        return Standing(Line(reported, "warning"), right=None)
     right = "the 1 check" if counts["right"] == 1 else f"all {counts['right']} checks"
     reported = f"{name} is right in {right} that it supports in {dtypes}{more}"
-    return Line(reported, "warning" if any(number for number, what in rest if what != _NO_CASE) else "good")
+    role: Role = "warning" if any(number for number, what in rest if what != _NO_CASE) else "good"
+    return Standing(Line(reported, role), right=True)
 
 
 def _standing(result: Result) -> str:
@@ -138,7 +151,8 @@ def _preflight(name: str, report: Report) -> Iterator[str]:
     found = [probe for probe in devices(report) if _is_of(probe, name, report) and probe.lines]
     alike: dict[str, list[str]] = {}
     for probe in found:
-        alike.setdefault(f"pre-flight {probe.held} of {probe.lines}", []).append(probe.name)
+        tolerated = f" ({probe.tolerated} tolerated)" if probe.tolerated else ""
+        alike.setdefault(f"pre-flight {probe.held} of {probe.lines}{tolerated}", []).append(probe.name)
     for text, names in alike.items():
         yield text if len(alike) == 1 else f"{text} on {', '.join(names)}"
 

@@ -68,10 +68,13 @@ def _several(found: Section | Iterable[Section]) -> Iterable[Section]:
 
 
 def _devices(report: Report) -> Section:
-    lines = standing_of_devices(report) if is_of_devices(report) else []
-    right = sum(line.role != "bad" for line in lines)
-    heading = f"devices: {right} of {len(lines)} right"
-    return Section(heading=heading, role="bad" if right < len(lines) else "heading", items=_texts(lines))
+    found = standing_of_devices(report) if is_of_devices(report) else []
+    right, open_ones = sum(one.right is True for one in found), sum(one.right is None for one in found)
+    parts = [f"{right} of {len(found)} right"] if right or open_ones < len(found) else []
+    parts += [f"{open_ones} without a verdict"] if open_ones else []
+    role: Role = "bad" if right + open_ones < len(found) else "warning" if open_ones else "heading"
+    items = _texts(one.line for one in found)
+    return Section(heading=f"devices: {', '.join(parts)}", role=role, items=items)
 
 
 def _texts(lines: Iterable[Line]) -> tuple[Item, ...]:

@@ -25,6 +25,11 @@ class TimeBudget:
         """Whether the time is over."""
         return self._until is not None and time.monotonic() >= self._until
 
+    @property
+    def left(self) -> float | None:
+        """Return the seconds that are left, None for no limit."""
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
     def within(self, things: Iterable[_T]) -> Iterator[_T]:
         """Yield things as long as there is time."""
         for thing in things:

@@ -173,17 +173,17 @@ class IsolatedRun:
         check_timeout: float,
         start_timeout: float,
         max_lost_time: float = math.inf,
-        time_budget: float | None = None,
+        budget: TimeBudget | None = None,
         measured: Mapping[str, Any] | None = None,
     ) -> None:
         """Start the first worker, which resolves the target and makes the plan, and the other first workers.
 
         Only the first worker measures for the plan, for example which samples can be judged; the others get the results
         as data. The first gets them too if ``measured`` holds them from a run that is resumed. ``max_lost_time`` is the
-        time in seconds that checks which end their process may cost in the whole run. ``time_budget`` is the time in
-        which checks may begin.
+        time in seconds that checks which end their process may cost in the whole run. ``budget`` is the time in which
+        the plan must be made and checks may begin.
         """
-        self._budget = TimeBudget(time_budget)
+        self._budget = budget or TimeBudget(None)
         self._options, self._count = options, workers
         self._limit, self._start_limit = check_timeout, start_timeout
         self._live: list[CheckWorker] = []
@@ -268,7 +268,8 @@ class IsolatedRun:
         taken = {worker.number for worker in self._live}
         number = next(number for number in itertools.count() if number not in taken)
         measured = None if self._measured is None else str(self._measured)
-        given = {**self._options, "worker": number, "measured": measured, "waits": waits}
+        left = self._budget.left if self._expected is None else None
+        given = {**self._options, "worker": number, "measured": measured, "waits": waits, "seconds": left}
         process = Worker("gradconform.workers.serving:serve", given, imports=_IMPORTS)
         self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected, waits=waits))
         process.expect(self._start_limit)

@@ -21,6 +21,8 @@ from gradconform.process.imports import imports_uncollected, objects_frozen
 from gradconform.process.serving import Orders, Send, leave
 from gradconform.results import Place, Result
 from gradconform.run.options import RunOptions
+from gradconform.run.planning import planning_within
+from gradconform.run.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from gradconform.run.run import Run
@@ -34,7 +36,7 @@ def serve(orders: Orders, send: Send) -> None:
 
     ``measured`` in the first order names a file with measurements for the plan, which are not repeated here. A worker
     that ``waits`` takes it from its second order, since the first worker of the run measures. It is a file because a
-    hanging worker reads no long order, and the sender would block.
+    hanging worker reads no long order, and the sender would block. ``seconds`` are left for the plan.
     """
     return_large_blocks()
     with imports_uncollected():
@@ -47,7 +49,8 @@ def serve(orders: Orders, send: Send) -> None:
     plan = (next(orders) if first.get("waits") else first).get("measured")
     measured = None if plan is None else json.loads(Path(plan).read_text(encoding="utf-8"))
     with objects_frozen():  # to the end: a full collection would scan all of torch
-        run = _watched(Run(options, choice=choice, measured=measured), send)
+        with planning_within(TimeBudget(first.get("seconds"))):
+            run = _watched(Run(options, choice=choice, measured=measured), send)
         send(run.header().to_record())
         oracle: Run | None = None
         for order in orders:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gradconform import check_stage_backward
+from gradconform.cli import main
 from gradconform.report.device_verdict import device_verdict, standing_of_devices
 from gradconform.report.page.pages import report_page
-from gradconform.report.sections import to_fix
+from gradconform.report.sections import sections, to_fix
 from gradconform.report.to_fix import culprits
 from gradconform.results import Report, Result
 
@@ -55,10 +58,38 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert Path("cpu.xml").read_text(encoding="utf-8").count("<testcase") == len(checks)
 
 
-def test_without_dtype_all_dtypes_of_the_device_run(command: Command) -> None:
-    done = command("device", "cpu", "--operation", "sin", "--block", "lora", "--checks", "ops.*", "--no-isolation")
-    assert done.code == 5  # chosen checks alone are never the whole
-    assert "in float64, float32, bfloat16, float16" in done.last
+@pytest.mark.parametrize(
+    ("words", "more", "judged"),
+    [
+        (("--operation", "sin"), "by default: float32 alone; --dtype all judges more", "in float32"),
+        (("--operation", "sin", "--dtype", "all"), "", "in float64, float32, bfloat16, float16"),
+    ],
+)
+def test_the_default_fits_a_slow_device_and_says_how_to_judge_more(
+    words: tuple[str, ...], more: str, judged: str, command: Command
+) -> None:
+    done = command("device", "cpu", *words, "--no-isolation")
+    before, last = done.out.splitlines()[-2:]
+    assert before.startswith("by default: ") == bool(more)
+    assert more in before
+    assert judged in f"{last};"
+
+
+def test_without_options_float32_and_no_known_faults_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: dict[str, Any] = {}
+    shown: list[str] = []
+
+    def judge(arguments: argparse.Namespace, *_: object, **__: object) -> SimpleNamespace:
+        planned.update(vars(arguments))
+        return SimpleNamespace(report=report_of(result("a.b.c")), planned=(), code=0)
+
+    monkeypatch.setattr("gradconform.cli.device.judge", judge)
+    monkeypatch.setattr("gradconform.cli.device.write", lambda lines: shown.extend(map(str, lines)))
+    assert main(["device", "npu"]) == 0
+    assert (planned["dtype"], planned["profile"], planned["operation"]) == ("float32", "quick", "all")
+    assert planned["fault"] == "none"
+    assert planned["with_contract"]
+    assert shown[0] == "by default: float32 alone, no known faults; --dtype all and --fault all judge more"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +111,7 @@ def test_a_named_part_is_planned_alone(words: tuple[str, ...], areas: set[str], 
 
 def test_float32_runs_first_and_known_faults_last(command: Command) -> None:
     words = ("--checks", "full.gradients.mlp", "--checks", "ops.full.sin", "--checks", "blocks.full.lora.tiny")
-    words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", *FEW)
+    words += ("--checks", "settings.*", "--checks", "faults.*", "--ndjson", "cpu.ndjson", "--dtype", "all", *FEW)
     assert command("device", "cpu", *words).code == 5
     records = map(json.loads, Path("cpu.ndjson").read_text(encoding="utf-8").splitlines())
     ran = [(one["check"].partition(".")[0], one["dtype"]) for one in records if one["record"] == "result"]
@@ -107,7 +138,7 @@ def test_fault_none_with_another_fault_is_refused(command: Command) -> None:
 
 
 def test_checks_after_the_time_budget_are_reported_and_resumed(command: Command) -> None:
-    words = ("device", "cpu", "--dtype", "float32", *FEW)
+    words = ("device", "cpu", "--dtype", "float32", "--block", "lora", "--setting", "deterministic", "--no-isolation")
     cut = command(*words, "--time-budget", "0.000001s", "--ndjson", "cpu.ndjson")
     assert cut.code == 5
     assert "--time-budget of 1e-06 s is used up; " in " ".join(cut.out.split())
@@ -176,7 +207,9 @@ def test_the_operation_failing_most_checks_is_first_with_its_smallest_wrong_size
     assert (silu.name, silu.size, silu.passes) == ("aten::silu", 3, "")
     told = device_verdict(report, {"npu": 6})
     assert told.wrong
-    assert [str(line) for line in told.lines] == ["npu is WRONG in 3 checks of 6 in float32; fix aten::mul first"]
+    assert [str(line) for line in told.lines] == [
+        "npu is WRONG in 2 operations: 3 checks of 6 in float32; fix aten::mul first"
+    ]
 
 
 def test_the_size_of_an_operation_is_the_size_of_its_own_arguments() -> None:
@@ -213,13 +246,42 @@ def test_the_headline_of_a_stopped_run_has_the_pre_flight() -> None:
     assert [str(line) for line in device_verdict(nothing, {"npu": 5}).lines] == [
         "npu: no verdict: 0 of 5 checks ran; pre-flight 2 of 2"
     ]
-    assert [str(line) for line in standing_of_devices(nothing)] == [
+    assert [str(one.line) for one in standing_of_devices(nothing)] == [
         "npu:0: no verdict: no check ran; pre-flight 2 of 2"
     ]
     part = replace(report_of(result("a.b.c")), devices=PROBED)
     assert [str(line) for line in device_verdict(part, {"npu": 3}).lines] == [
         f"{RIGHT}; 2 not tried; pre-flight 2 of 2"
     ]
+
+
+def test_a_tolerated_line_of_the_pre_flight_is_a_note_and_other_lines_are_faults() -> None:
+    (probe,) = PROBED["probes"]
+    lines = [{**probe["preflight"][0], "held": False}, probe["preflight"][1]]
+    told = {}
+    for tolerated in (True, False):
+        failing = {**probe, "preflight": [{**lines[0], "tolerated": tolerated}, lines[1]]}
+        report = replace(report_of(result("a.b.c")), devices={**PROBED, "probes": [failing]})
+        verdict = device_verdict(report, {"npu": 1})
+        (standing,) = standing_of_devices(report)
+        told[tolerated] = (str(verdict.lines[0]), verdict.wrong, standing.right, str(standing.line))
+    assert told == {
+        True: (RIGHT, False, True, f"{RIGHT}; pre-flight 1 of 2 (1 tolerated)"),
+        False: (
+            "npu is WRONG in 1 line of its pre-flight and 0 checks of 1 in float32",
+            True,
+            False,
+            "npu is WRONG in 1 line of its pre-flight and 0 checks of 1 in float32; pre-flight 1 of 2",
+        ),
+    }
+
+
+def test_a_device_without_a_judged_check_is_not_counted_as_right(command: Command) -> None:
+    done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--checks", "ops.additive.sin")
+    assert "devices: 1 of 1 right" in done.out
+    report = replace(report_of(), devices=PROBED, target={"name": "reference-split"}, options={"with_contract": True})
+    (section,) = [one for one in sections(report) if one.heading.startswith("devices: ")]
+    assert (section.heading, section.role) == ("devices: 1 without a verdict", "warning")
 
 
 def test_a_device_pre_flight_is_one_text_that_names_indices_only_if_they_differ() -> None:
@@ -247,7 +309,7 @@ def test_no_section_of_the_page_is_empty() -> None:
         told, target={**told.target, "name": "reference-split"}, options={**told.options, "with_contract": True}
     )
     page = report_page(told)
-    assert "npu is WRONG in 1 check of 2 in float32; fix aten::mul first" in page
+    assert "npu is WRONG in 1 operation: 1 check of 2 in float32; fix aten::mul first" in page
     sections = re.findall(r"<h([23])[^>]*>(.*?)</h[23]>\s*(</?\w+)", page, re.DOTALL)
     empty = [
         text
@@ -271,7 +333,7 @@ def test_the_verdict_on_a_device_includes_its_other_facts() -> None:
         "fallback, for up to 25% of their operations; peak memory at most 1.50 times plain autograd's "
         "(full.gradients.mlp)"
     )
-    assert [str(line) for line in standing_of_devices(report)] == [known]
+    assert [str(one.line) for one in standing_of_devices(report)] == [known]
 
 
 RIGHT = "npu is right in the 1 check that it supports in float32"
@@ -302,6 +364,6 @@ def test_each_device_has_its_own_line() -> None:
     told = device_verdict(made, {"cpu": 2, "npu": 1, "xpu": 3})
     assert [str(line) for line in told.lines] == [
         "cpu is right in the 1 check that it supports in float32; 1 not tried",
-        "npu is WRONG in 1 check of 1 in float32; fix aten::mul first",
+        "npu is WRONG in 1 operation: 1 check of 1 in float32; fix aten::mul first",
         "xpu: no verdict: 0 of 3 checks ran",
     ]

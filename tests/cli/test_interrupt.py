@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,22 @@ def test_a_termination_signal_gives_its_exit_code_and_reports_the_checks_that_ra
     ran = report["summary"]["ran"]
     assert ran == 1 if how else ran in {0, 1}  # a worker's first result may still be on its way
     assert f"incomplete, no verdict: {ran} of" in done.last
+
+
+def test_ctrl_c_on_a_wrong_device_gives_the_exit_code_of_the_interruption(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_item = Run.run_item
+
+    def until_the_second(run: Run, item: Item) -> Result:
+        if item.check.id != "ops.full.sin":
+            raise KeyboardInterrupt
+        return replace(run_item(run, item), status="error", kind="device")
+
+    monkeypatch.setattr(Run, "run_item", until_the_second)
+    done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
+    assert done.code == 130
+    assert done.last.startswith("cpu is WRONG in 1 check of 1 in float32")
 
 
 def test_failures_before_ctrl_c_are_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ Judged = Callable[..., Results]
 
 FOUR = ("cpu", "lazy", "simx:0", "simx:1")
 
-#: What a device cannot do, as docs/devices.md says: the messages of what is no verdict there and is one on the CPU.
+#: What a device cannot do, as docs/devices-reference.md says: messages of what has no verdict there, but on the CPU.
 LIMITS = {
     "lazy": (
         "Input tensor is not a lazy tensor",  # no hidden state of nn.LSTM or nn.GRU

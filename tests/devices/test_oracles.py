@@ -61,8 +61,8 @@ def test_a_report_counts_compared_calls_and_lists_untried_ones() -> None:
     assert "aten::tanh_backward" in told["tried"]
     assert told["compared"] > 10
     assert "aten::view" in told["not_tried"]["a view, random, or of memory alone"]
-    (line,) = standing_of_devices(report)
-    assert f"{told['compared']} kernel calls compared in other layouts" in line.text
+    (one,) = standing_of_devices(report)
+    assert f"{told['compared']} kernel calls compared in other layouts" in one.line.text
 
 
 def test_only_finite_differences_find_a_formula_wrong_on_every_device() -> None:

@@ -1,4 +1,4 @@
-"""Backends that others wrote, nightly where they can be imported: docs/devices.md says how."""
+"""Backends that others wrote, nightly where they can be imported: docs/devices-results.md says how."""
 
 from __future__ import annotations
 

@@ -121,6 +121,13 @@ def test_a_check_that_would_kill_the_device_process_is_unsupported_in_replay(pro
     assert "an error raised in a backward ends the process" in process("gradconform", "doctor", *HERE).stdout
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("abacus")
+def test_pipeline_runs_a_training_step_on_the_device(process: Process) -> None:
+    done = process("gradconform", "pipeline", "torch", *HERE, "--checks", "step.plain", "--ranks-share-device")
+    assert "step     1 of 1    1 passed" in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("profile", ["quick", pytest.param("standard", marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("abacus")
 def test_the_contract_runs_on_the_device_without_crash_failure_or_warning(profile: str, process: Process) -> None:

@@ -33,6 +33,9 @@ else:
 #: Tests of their own run the blocks of these; the commands of each are parsed here as well.
 ELSEWHERE = {
     "devices.md": "tests/devices",
+    "devices-judged.md": "tests/devices",
+    "devices-reference.md": "tests/devices",
+    "devices-results.md": "tests/devices",
     "write-an-adapter.md": "tests/adapters/test_write_an_adapter.py",
     "write-a-runtime.md": "tests/pipeline/test_write_a_runtime.py",
 }

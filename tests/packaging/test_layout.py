@@ -88,6 +88,7 @@ MAY_IMPORT = {
     ),
     "conformance": ("gradconform",),
     "fixtures": (
+        "gradconform.covering",
         "gradconform.exits",
         "gradconform.files.user_files",
         "gradconform.user_input.values",

@@ -72,6 +72,12 @@ def test_the_worst_result_of_an_operation_decides_its_state() -> None:
     assert found == {"sin": "crashed", "cos": "right"}
 
 
+def test_an_operation_that_ran_partly_on_the_cpu_counts_as_right() -> None:
+    report = report_of(result("ops.full.cos"), result("ops.full.sin", off_device_share=0.25))
+    section = next(one for one in sections(report) if one.heading.startswith("operations: "))
+    assert section.heading == "operations: 2 of 2 right, 1 of them partly on the CPU"
+
+
 def test_a_section_counts_all_operations_and_lists_wrong_ones_worst_first() -> None:
     several = [result(f"ops.full.op{number}", status="unsupported", kind="environment") for number in range(14)]
     wrong = {

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from gradconform.exits import RunRefusedError
 from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
 from gradconform.run.options import RunOptions
+from gradconform.run.planning import Planning
 from gradconform.run.run import Run
+from gradconform.sources.operations import checks as operation_checks
 from gradconform.sources.operations import selected as on_operation
 from gradconform.sources.operations.plan_file import PlanFileError, plan_file
 from gradconform.sources.operations.selected import select_checks
@@ -85,6 +88,22 @@ def test_a_plan_from_stored_measurements_is_the_same(monkeypatch: pytest.MonkeyP
     again = select_checks(names, "quick", written)
     assert as_values(again) == as_values(first)
     assert to_json(again.outcomes) == written
+
+
+def test_the_measurements_of_a_plan_that_is_not_completed_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def until_the_second(_: object, done: int) -> None:
+        if done:
+            raise RunRefusedError(str(done), 5)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Planning, "begin", until_the_second)
+    options = RunOptions(target="autograd", operation=("abs", "sin"), profile="quick")
+    with pytest.raises(RunRefusedError):
+        operation_checks.select(options, None)
+    with plan_file(None, "quick") as file:
+        assert list(file.known) == ["abs"]
 
 
 @pytest.mark.parametrize(

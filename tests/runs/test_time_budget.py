@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gradconform.exits import RunStoppedError
+from gradconform.exits import RunRefusedError, RunStoppedError
+from gradconform.run.planning import Planning, planning_within
 from gradconform.run.time_budget import TimeBudget
 
 #: A stage backward that takes a fifth of a second.
@@ -73,3 +74,28 @@ def test_without_a_time_budget_all_items_are_yielded() -> None:
     assert list(budget.within(range(3))) == [0, 1, 2]
     assert not budget.spent
     budget.raise_if_left(3)
+
+
+def test_a_plan_ends_at_the_time_budget_and_reports_its_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.delenv("GRADCONFORM_WAIT_SECONDS", raising=False)
+    with planning_within(TimeBudget(30.0)):
+        planning = Planning("operations", 9)
+        for done in range(3):
+            planning.begin(done)
+            now[0] += 6.0
+        now[0] = 30.0
+        with pytest.raises(RunRefusedError, match=r"3 of 9 operations are planned and kept; no check ran") as raised:
+            planning.begin(3)
+    assert raised.value.exit_code == 5
+    assert capsys.readouterr().err == (
+        "gradconform: planned 1 of 9 operations after 6 s\ngradconform: planned 2 of 9 operations after 12 s\n"
+    )
+
+
+def test_outside_a_run_a_plan_has_no_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 1e9)
+    Planning("operations", 9).begin(3)

@@ -92,7 +92,10 @@ def _headline(report: Report) -> list[Line]:
     """Return the verdict, or the verdict on each device and the operations to fix there."""
     if not is_of_devices(report):
         return [Line(sentences.verdict(report), sentences.tone(report))]
-    return [*standing_of_devices(report), *(Line(item.text) for item in sections.to_fix(report).items)]
+    return [
+        *(one.line for one in standing_of_devices(report)),
+        *(Line(item.text) for item in sections.to_fix(report).items),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ SOURCE = Source(
             help="check that known faults are found here, instead of the contract: a name, a glob, all, or none",
             check=_faults,
             selects=True,
-            on_devices=("all", "check that these known faults are found: names, globs, all, or none"),
+            on_devices=(NONE, "check that these known faults are found: names, globs, all, or none"),
         ),
     ),
 )

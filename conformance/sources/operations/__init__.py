@@ -9,7 +9,7 @@ from gradconform.contract.extra_ids import OPERATIONS, name_in_id, oracle_of
 from gradconform.run.source import Source
 from gradconform.user_input.option import Option, path_of
 
-_ORACLES = "check each operation without a second device: layout, finite-differences, additive, or all"
+_ORACLES = "judge the device on each operation: layout, finite-differences, additive, edges, or all"
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:

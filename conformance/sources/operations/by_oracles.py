@@ -1,11 +1,11 @@
-"""The comparisons that the one-device oracles made on a device, and the skipped cases by reason."""
+"""The comparisons that the oracles made on a device, and the skipped cases by reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, oracle_of
+from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, oracle_of
 from gradconform.results import Result
 from gradconform.text.counts import count
 
@@ -39,6 +39,7 @@ _COMPARED = {
     LAYOUT: "kernel calls compared in other layouts",
     FINITE_DIFFERENCES: "samples compared with finite differences",
     ADDITIVE: "gradients of batches compared with those of their rows",
+    EDGES: "kernel calls compared with the CPU's at the edges of kernels",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradconform.contract.extra_ids import ALL
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
@@ -32,7 +33,8 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
     selected = _on_operations(options, measured)
     checks, lines = list(selected.checks), [f"operations: {selected.description}"]
     if options.oracle:
-        by_oracles = oracle_checks.select_checks(options.oracle, selected)
+        every_pair = options.profile != "quick" or ALL not in options.operation
+        by_oracles = oracle_checks.select_checks(options.oracle, selected, every_pair=every_pair)
         checks += by_oracles.checks
         lines.append(f"oracles: {by_oracles.description}")
     return Selected(checks=checks, lines=tuple(lines), measured=to_json(selected.outcomes))
@@ -44,13 +46,12 @@ def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> O
         return select_checks(options.operation, options.profile, measured)
     with plan_file(options.plan, options.profile) as file:
         try:
-            selected = select_checks(options.operation, options.profile, file.known)
+            selected = select_checks(options.operation, options.profile, file.known, keep=file.keep)
         except MeasuredError as error:
             if options.plan is not None:
                 msg = f"--plan {options.plan}: {error}"
                 raise PlanFileError(msg) from error
-            selected = select_checks(options.operation, options.profile)
-        file.keep(to_json(selected.outcomes))
+            selected = select_checks(options.operation, options.profile, keep=file.keep)
     return selected
 
 

@@ -1,8 +1,9 @@
-"""Each operation judged without a second device: extra checks outside the contract, on the device itself.
+"""The oracles that judge a device on each operation: extra checks outside the contract, on the device itself.
 
-Plain autograd on a device is compared with the CPU's, but the CPU's with nothing. These oracles need no other device. A
+Plain autograd on a device is compared with the CPU's, but the CPU's with nothing. Three oracles need no other device. A
 kernel's values do not depend on the layout of its arguments. A gradient is the slope of its forward. Rows that a
-forward treats independently have independent gradients.
+forward treats independently have independent gradients. The fourth compares each kernel with the CPU's on the kit's own
+samples, where torch's samples do not reach.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradconform.contract.check import Check
-from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from gradconform.fixtures.operations.edges.edge_sample import EdgeSample
+from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.judge.gradients import gradients
 from gradconform.requirements.clause import paragraphs
 from gradconform.trial.trial import Trial
@@ -46,11 +49,24 @@ def additive() -> None:
     """
 
 
+def edges() -> None:
+    """Every kernel that plain autograd runs for {what} MUST agree with the CPU's at the edges of kernels.
+
+    A kernel has several formulas: for large values, long rows, strides with gaps. Ordinary samples reach one of them.
+
+    Catches: a kernel that is wrong from a size, in a region of values, or for one combination of arguments.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleCheck(Check):
-    """A check of a device on one operation: ``oracle`` names the judge of its trials, one for each sample."""
+    """A check of a device on one operation: ``oracle`` names the judge of its trials, one for each sample.
+
+    ``samples`` are the kit's own, for the oracle that has no trials.
+    """
 
     oracle: str
+    samples: tuple[EdgeSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +87,29 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     LAYOUT: (layout, ()),
     FINITE_DIFFERENCES: (finite_differences, ("float64",)),
     ADDITIVE: (additive, ()),
+    EDGES: (edges, ()),
 }
 
 
-def select_checks(patterns: Sequence[str], operations: OnOperations) -> OnOracles:
+def select_checks(patterns: Sequence[str], operations: OnOperations, *, every_pair: bool = True) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
-    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
+    The kit's own samples have ``every_pair`` of values of their dimensions, or else every value. Raises
+    :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
     checks = [
         _check(oracle, name, tuple(Trial(stages=(one.case,), program="F0 B0") for one in found))
         for oracle in names
         for name, outcomes in operations.outcomes.items()
-        if (found := [one for _, one in outcomes if not isinstance(one, str)])
+        if oracle != EDGES and (found := [one for _, one in outcomes if not isinstance(one, str)])
     ]
+    own = [plans()[name] for name in operations.outcomes if name in plans()] if EDGES in names else []
+    checks += [_check(EDGES, one.operation, (), one.samples if every_pair else one.few) for one in own]
     return OnOracles(tuple(checks), tuple(names))
 
 
-def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
+def _check(oracle: str, name: str, trials: tuple[Trial, ...], samples: tuple[EdgeSample, ...] = ()) -> OracleCheck:
     clause, dtypes = _CLAUSES[oracle]
     head, why, catches = paragraphs(clause)
     return OracleCheck(
@@ -106,4 +126,6 @@ def _check(oracle: str, name: str, trials: tuple[Trial, ...]) -> OracleCheck:
         dtypes=dtypes,
         judges="the device",
         oracle=oracle,
+        samples=samples,
+        off_cpu=oracle == EDGES,
     )

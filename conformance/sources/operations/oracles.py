@@ -1,4 +1,4 @@
-"""Runs the checks on operations that need no second device: they judge the device, whatever the target is."""
+"""Runs the oracles on operations: they judge the device, whatever the target is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
+from gradconform.judge.kernel_edges import EdgeFault, edges_of
 from gradconform.judge.operation_layouts import layouts_of
 from gradconform.judge.oracle_result import OracleResult, combined
 from gradconform.run import samples
@@ -55,6 +56,34 @@ class OperationOracles:
         return values
 
     def _verdict(self, check: OracleCheck) -> dict[str, Any]:
+        return self._at_edges(check) if check.samples else self._on_trials(check)
+
+    def _at_edges(self, check: OracleCheck) -> dict[str, Any]:
+        """Compare the kernels of the kit's own samples; each wrong one is reported, on its smallest failing sample."""
+        found: list[OracleResult] = []
+        raised: list[str] = []
+        faults: dict[str, list[EdgeFault]] = {}
+        for sample in check.samples:
+            try:
+                compared = edges_of(sample, self.device, self.dtype, self._seed)
+            except Exception as error:  # noqa: BLE001 (an operation raises whatever it does)
+                raised.append(f"{type(error).__name__}: {error}")
+                found.append(OracleResult(not_tried={"the operation raises": [sample.text]}))
+                continue
+            found.append(compared.result)
+            for fault in compared.faults:
+                faults.setdefault(fault.cause.names[0], []).append(fault)
+        oracle, tried = combined(found), len(check.samples) - len(raised)
+        if faults:
+            smallest = [min(several, key=lambda one: one.cause.elements or 0) for several in faults.values()]
+            counts = map(len, faults.values())
+            findings = [one.finding(count, tried) for one, count in zip(smallest, counts, strict=True)]
+            return {**self._wrong(findings), "oracle": oracle}
+        if not oracle["compared"]:
+            return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
+        return {"oracle": oracle}
+
+    def _on_trials(self, check: OracleCheck) -> dict[str, Any]:
         found: list[OracleResult] = []
         by_trial: list[tuple[Trial, list[Finding]]] = []
         raised: list[str] = []

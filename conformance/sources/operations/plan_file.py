@@ -42,8 +42,8 @@ class Measured:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def keep(self, outcomes: Mapping[str, Any]) -> None:
-        """Add a plan's measurements; new ones are written."""
-        self.measured = dict(outcomes)
+        """Add measurements; new ones are written, also those of a plan that is not completed."""
+        self.measured.update(outcomes)
 
 
 @contextlib.contextmanager
@@ -60,10 +60,12 @@ def plan_file(given: str | None, profile: str) -> Iterator[Measured]:
         raise PlanFileError(msg)
     with _locked(path):
         found = Measured(_read(path, made_by, named=given is not None))
-        yield found
-        values = {**found.known, **found.measured}
-        if values != found.known or (given is not None and not path.exists()):
-            _write(path, {"made_by": made_by, "measured": values}, named=given is not None)
+        try:
+            yield found
+        finally:
+            values = {**found.known, **found.measured}
+            if values != found.known or (given is not None and not path.exists()):
+                _write(path, {"made_by": made_by, "measured": values}, named=given is not None)
 
 
 def _made_by(profile: str) -> dict[str, str]:

@@ -26,8 +26,10 @@ def sections(report: Report) -> Iterator[SourceSection]:
         more = [f"and {len(alike_ones) - len(shown)} more"] if shown and len(alike_ones) > len(shown) else []
         text = ": ".join(filter(None, [standing, ", ".join([*shown, *more])]))
         items.append(SectionItem(text=text, number=len(alike_ones)))
-    right = sum(standing == "right" for standing, _ in found.values())
-    yield SourceSection(heading=f"operations: {right} of {len(found)} right", items=tuple(items))
+    on_cpu = sum(standing == "partly on the CPU" for standing, _ in found.values())
+    right = on_cpu + sum(standing == "right" for standing, _ in found.values())
+    partly = f", {on_cpu} of them partly on the CPU" if on_cpu else ""
+    yield SourceSection(heading=f"operations: {right} of {len(found)} right{partly}", items=tuple(items))
     compared = [
         SectionItem(text=f"{name} {one.text}")
         for name in dict.fromkeys(result.device for result in report)

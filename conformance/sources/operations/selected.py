@@ -7,7 +7,7 @@ in B and in I and W. A sample that plain autograd does not support is skipped, w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from gradconform.contract.extra_ids import OPERATIONS, chosen
 from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.operations.cases import Judgeable, Why, judgeable
 from gradconform.fixtures.operations.entries import Entry, Sample, entries
-from gradconform.fixtures.operations.measured import Outcomes, outcomes_of
+from gradconform.fixtures.operations.measured import Outcomes, outcomes_of, to_json
+from gradconform.run.planning import Planning
 from gradconform.text.counts import count
 from gradconform.torch_releases.names import installed
 from gradconform.user_input.values import Profile
@@ -59,22 +60,34 @@ class OnOperations:
         return "; ".join(parts)
 
 
-def select_checks(patterns: Sequence[str], profile: Profile, measured: Mapping[str, Any] | None = None) -> OnOperations:
+def select_checks(
+    patterns: Sequence[str],
+    profile: Profile,
+    measured: Mapping[str, Any] | None = None,
+    *,
+    keep: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
     Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
-    the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`). Raises
-    :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none, and
-    :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists.
+    the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`); ``keep`` gets each other one as
+    soon as it is measured. Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none,
+    :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists, and
+    :class:`~gradconform.exits.RunRefusedError` if the run's time budget is used up.
     """
     named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")
     checks, untried, nodes = list[Check](), list[str](), set[str]()
     left_out: Counter[Why] = Counter()
     samples = 0
     outcomes: dict[str, Outcomes] = {}
-    for entry in named:
+    planning = Planning("operations", len(named))
+    for done, entry in enumerate(named):
         known = outcomes_of(measured or {}, entry.name)
-        outcomes[entry.name] = known = tuple(_outcomes(entry, SAMPLES[profile])) if known is None else known
+        if known is None:
+            planning.begin(done)
+            known = tuple(_outcomes(entry, SAMPLES[profile]))
+            keep(to_json({entry.name: known}))
+        outcomes[entry.name] = known
         found = [one for _, one in known if not isinstance(one, str)]
         left_out.update(one for _, one in known if isinstance(one, str))
         samples += len(found)

@@ -343,16 +343,16 @@ def test_the_example_of_each_option_is_valid() -> None:
 
 
 def test_the_documentation_lists_each_option_unchanged() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "devices.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "devices-results.md").read_text(encoding="utf-8")
     rows = [f"| `SIMX_{name.upper()}` | `{option.example}` | {option.meaning} |" for name, option in OPTIONS.items()]
     documented = [line for line in text.splitlines() if line.startswith("| `SIMX_")]
     assert documented == rows
 
 
 def test_the_examples_in_the_documentation_run() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "devices.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "devices-results.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
     examples = [block for block in blocks if "import simx" in block]
     assert len(examples) == 1
     for example in examples:
-        exec(compile(example, "docs/devices.md", "exec"), {})  # noqa: S102 (what is run is ours, and shown to users)
+        exec(compile(example, "docs/devices-results.md", "exec"), {})  # noqa: S102 (what is run is ours, and shown to users)

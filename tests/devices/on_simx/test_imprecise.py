@@ -28,7 +28,7 @@ def test_an_imprecise_operation_passes_and_its_worst_error_is_reported() -> None
     assert "imprecise: 1 operation, not wrong" in heading
     assert any("aten::log on simx in float32: " in line and " eps (ops." in line for line in lines)
     assert [Result.from_dict(result.to_dict()).imprecise for result in report] == [one.imprecise for one in report]
-    assert any("; 1 operation imprecise by up to " in line.text for line in standing_of_devices(report))
+    assert any("; 1 operation imprecise by up to " in one.line.text for one in standing_of_devices(report))
 
 
 def test_a_larger_error_is_wrong() -> None:

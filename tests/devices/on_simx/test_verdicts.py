@@ -1,4 +1,4 @@
-"""Every option of simx has the verdict that docs/devices.md says: on a right implementation, which is never failed."""
+"""Every option of simx has the verdict that docs/devices-results.md says: no right implementation fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradconform.plugins.devices.simx import OPTIONS, inject
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
-DOCS = Path(__file__).parents[3] / "docs" / "devices.md"
+DOCS = Path(__file__).parents[3] / "docs" / "devices-results.md"
 SPLIT = "split.gradients.mlp"
 
 #: By option: its value, the check that is run, the dtype and device, and what comes of it.
