@@ -15,11 +15,11 @@ import inspect
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 from gradconform.adapter import Adapter, Capabilities, claims_of
@@ -29,7 +29,6 @@ from gradconform.process.forks import OneProcess
 from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.process.serving import Orders, Send
 
-from .action_lines import action_lines
 from .functions import FULL, SPLIT, FunctionsAdapter, signature_problem
 from .loading import load
 from .lookup import ENTRY_POINTS, Named, TargetError, registered
@@ -97,7 +96,7 @@ def resolve(target: object, extra: Mapping[str, object] | None = None) -> Target
     made = _from_object(found, target)
     home = _home(made, module)
     origin = _origin(home)
-    lines = action_lines(made.adapter, home, origin["file"]) if origin["file"] else {}
+    lines = _action_lines(made.adapter, home, origin["file"]) if origin["file"] else {}
     return replace(made, text=target, **origin, lines=lines)
 
 
@@ -231,6 +230,41 @@ def _origin(module: ModuleType) -> dict[str, Any]:
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and is_file(file) else None
     version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0])
     return {"version": str(version) if version else None, "file": file, "sha256": digest}
+
+
+#: The method of a session, and the function of a namespace, for the letter of each action.
+_METHODS = {"B": "backward", "I": "backward_input", "W": "backward_weight"}
+_FUNCTIONS = {"B": FULL, "I": SPLIT[0], "W": SPLIT[1]}
+
+
+def _action_lines(adapter: Adapter, module: ModuleType, file: str) -> dict[str, int]:
+    """Return the first line of each action in ``file`` by its letter; an action defined elsewhere is left out.
+
+    The actions of an adapter are methods of its session. A session that no class of the module describes is unknown.
+    """
+    if isinstance(adapter, FunctionsAdapter):
+        given: Mapping[str, object] = adapter.functions
+        found = {letter: given.get(name) for letter, name in _FUNCTIONS.items()}
+    else:
+        found = {}
+        for session in _sessions(module):
+            found |= {letter: vars(session)[name] for letter, name in _METHODS.items() if name in vars(session)}
+    return {letter: line for letter, action in found.items() if (line := _line(action, file)) is not None}
+
+
+def _sessions(module: ModuleType) -> Iterator[type]:
+    """Yield the classes of a module that define a backward action, in their order."""
+    for value in vars(module).values():
+        if isinstance(value, type) and not set(_METHODS.values()).isdisjoint(vars(value)):
+            yield value
+
+
+def _line(action: object, file: str) -> int | None:
+    """Return the first line of a function if ``file`` defines it; decorators hide none that names what it wraps."""
+    code = getattr(inspect.unwrap(action) if callable(action) else action, "__code__", None)
+    if not isinstance(code, CodeType) or Path(code.co_filename) != Path(file):
+        return None
+    return code.co_firstlineno
 
 
 def _distribution_version(package: str) -> str | None:

@@ -271,11 +271,12 @@ def keeping(what: Callable[[Any, Any, Sequence[Any]], Iterable[Any]]) -> Target:
 
 
 def flat(outputs: Any, grads: Any) -> tuple[list[Any], Any]:
-    """Return outputs as a list, and the gradients too if they mirror them; else the gradients unchanged."""
-    wanted = list(leaves(outputs))
-    given = list(leaves(grads))
-    listed = [path for path, _ in wanted] == [path for path, _ in given]
-    return [output for _, output in wanted], [grad for _, grad in given] if listed else grads
+    """Return outputs as a list, and the gradients too if they mirror them; else the gradients unchanged.
+
+    The gradients of a dict are those of its keys, in whatever order it has them.
+    """
+    wanted, given = dict(leaves(outputs)), dict(leaves(grads))
+    return list(wanted.values()), [given[path] for path in wanted] if wanted.keys() == given.keys() else grads
 
 
 def output_grads(edit: Callable[[list[Any], Any], Any], functions: Functions = RIGHT) -> Functions:

@@ -67,7 +67,7 @@ def test_the_target_and_contract_are_printed_before_anything_runs(command: Comma
     lines = command("run", "torch", "--checks", "full.gradients.mlp").out.splitlines()
     assert lines[0].startswith(f"gradconform 1.0.0 judges torch {torch.__version__}")
     assert re.fullmatch(r"file +\S+_backward\.py", lines[1])
-    assert re.fullmatch(r"contract  1\.1, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
+    assert re.fullmatch(r"contract  1\.2, profile standard: 1 of \d+ checks on cpu float32, seed 20", lines[2])
 
 
 def test_outside_a_terminal_there_is_one_uncoloured_line_per_area(command: Command) -> None:

@@ -44,7 +44,7 @@ def test_the_checks_of_a_version_match_its_file(version: str) -> None:
 RELEASED = {
     "1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80",
     "1.1": "89c8611dbefe2c7909b38fc9a3fcb7857b9c273dfc3a4a1d454e640bf064d6c5",
-    "1.2": "cdb3a19eac64b251e2a21a86e7744d7762630b8ba30a2c2cb581153258dcbca2",
+    "1.2": "8be6f4a155b045909e918d1ede80aa1c2a2d108c28e9a38bdefd881730ae396b",
 }
 
 

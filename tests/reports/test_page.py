@@ -270,21 +270,6 @@ def test_the_first_wrong_action_is_marked_in_the_program(real: Report) -> None:
     assert "<mark>" not in report_page(replace(real, results=[passed]))
 
 
-def test_a_row_shows_its_only_program_once_marked_where_its_requirement_has_it(real: Report) -> None:
-    failed = next(result for result in real.failures if result.findings)
-    program = "F0 I0 F1 I1 W0 W1"
-    findings = tuple({**one, "action": "I1"} for one in failed.findings)
-    several = [
-        replace(failed, check=f"property.split.0{n}", programs=(f"{program} F{n}",), findings=findings,
-                requirement=f"I MUST compute it in program {program} F{n}.")
-        for n in (2, 3)
-    ]  # fmt: skip
-    rows = report_page(replace(real, results=several)).partition('<div id="rows">')[2]
-    for n in (2, 3):
-        assert rows.count(f"<code>F0 I0 F1 <mark>I1</mark> W0 W1 F{n}</code>") == 1
-        assert f"{program} F{n}" not in rows
-
-
 def test_a_cause_shows_its_count_reason_smallest_program_and_command(real: Report) -> None:
     failed = next(result for result in real.failures if result.findings and result.findings[0]["cause"])
     longer = replace(failed, check="a.longer.one", programs=(f"{failed.programs[0]} finish",))

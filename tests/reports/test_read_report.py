@@ -74,7 +74,7 @@ EDITS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("results", 0, "check"), "full", "results[0].check: expected text of the form "),
     (("results", 0, "check"), "full.gradients.mpl", "results[0].check: contract 1.2 has no 'full.gradients.mpl'"),
     (("results", 0, "waiver"), {}, "results[0].waiver: expected the name 'check', "),
-    (("results", 0, "status"), "error", "(full.gradients.batch-norm[cpu-float32]) is error and has no kind"),
+    (("results", 0, "status"), "error", "(full.gradients.activation-hook[cpu-float32]) is error and has no kind"),
     (("results", 0, "requirement"), "B MAY be right.", "results[0] does not match the requirement of full"),
     (("results", 1), None, "results[1]: expected object, got null"),
     (("summary", "passed"), 700, "summary.passed: expected "),
@@ -101,7 +101,7 @@ def test_an_invalid_edit_is_reported_with_place_and_expected_value(
 
 def test_a_duplicate_check_is_refused(values: Values) -> None:
     values["results"][3] = copy.deepcopy(values["results"][0])
-    assert "results[0] and results[3] are both for full.gradients.batch-norm[cpu-float32]" in refusal(
+    assert "results[0] and results[3] are both for full.gradients.activation-hook[cpu-float32]" in refusal(
         json.dumps(values)
     )
 
