@@ -50,7 +50,7 @@ def report_summary(report: Report, folder: Path) -> str:
             rows.append(SummaryRow(len(cause.checks), section.kind or "MUST", _short(cause.text), place, first.check))
     left = sum(len(section.causes) for section in failures) - len(rows)
     others = [section.heading for section in found if section not in failures]
-    first = failures[0].causes[0].smallest if failures else None
+    shown_first = failures[0].causes[0].smallest if failures else None
     return render(
         "summary.md.j2",
         verdict=sentences.verdict(report),
@@ -59,7 +59,7 @@ def report_summary(report: Report, folder: Path) -> str:
         left=f"and {count(left, 'more cause')}" if left else "",
         others=others[:_OTHERS],
         more=f"and {count(len(others) - _OTHERS, 'more section')}" if len(others) > _OTHERS else "",
-        again=sentences.command_again(report, first) if first else None,
+        again=sentences.command_again(report, shown_first) if shown_first else None,
     )
 
 
