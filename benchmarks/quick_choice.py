@@ -1,10 +1,11 @@
 """Which checks profile quick needs: python benchmarks/quick_choice.py MATRIX.json RUN.json [--most N].
 
 MATRIX.json is what ``gradconform selftest --whole --json MATRIX.json`` writes: the checks that each known fault fails
-in a whole run. RUN.json is the report of ``gradconform run reference-split``, for the time of each check. The script
-prints how many faults the present profile quick finds by a MUST, how many the core and a greedy choice of others find,
-and the checks to add and to remove. A check counts the more, the more faults it finds that no check before it finds,
-and the less time it takes.
+in a whole run, of any profile. Checks that did not run count by the faults that name them. RUN.json is the report of
+``gradconform run reference-split``, for the time of each check. The script prints how many faults the present profile
+quick finds by a MUST, how many the core and a greedy choice of others find, and the checks to add and to remove. A
+check counts the more, the more faults it finds that no check before it finds, and the less time it takes. The choice
+has no stages of a class of their own, which are kept by hand.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gradconform.contract import checks_of
 from gradconform.contract.areas import CORE
+from gradconform.contract.check import Check
+from gradconform.reference.faults import FAULTS
 
 #: A check of this many seconds counts half as much as one without a cost.
 _HALF = 0.03
 
-#: Checks whose claims are of one kind of target are no help to the others.
-_MOST_NEEDS = 4
 
-
-def killing(matrix: Mapping[str, object], checks: Mapping[str, object]) -> dict[str, frozenset[str]]:
-    """Return the faults that each MUST check of the matrix finds."""
-    found: dict[str, set[str]] = {}
-    for outcome in matrix["outcomes"]:  # type: ignore[attr-defined]
-        if outcome["role"] == "fault":
-            for check in outcome["failed"]:
-                if check in checks and checks[check].level == "MUST":  # type: ignore[attr-defined]
-                    found.setdefault(check, set()).add(outcome["name"])
-    return {check: frozenset(faults) for check, faults in found.items()}
+def killing(matrix: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, frozenset[str]]:
+    """Return the faults that each MUST check of profile standard finds."""
+    failed = {one["name"]: set(one["failed"]) for one in matrix["outcomes"] if one["role"] == "fault"}
+    ran = set(matrix["checks"])
+    return {
+        check: frozenset(
+            name for name, own in failed.items() if check in own or (check not in ran and FAULTS[name].names(check))
+        )
+        for check, one in checks.items()
+        if one.level == "MUST" and one.profile != "full"
+    }
 
 
 def chosen(
@@ -61,12 +64,11 @@ def main() -> None:
     checks = checks_of()
     matrix = json.loads(given.matrix.read_text(encoding="utf-8"))
     seconds = {r["check"]: r["duration_s"] for r in json.loads(given.run.read_text(encoding="utf-8"))["results"]}
-    usable = {check: one for check, one in checks.items() if len(one.needs) <= _MOST_NEEDS}
     kills = killing(matrix, checks)
     faults = {one["name"] for one in matrix["outcomes"] if one["role"] == "fault" and not one["untried"]}
     quick = [check for check, one in checks.items() if one.profile == "quick"]
     core = [check for check in CORE if check in checks]
-    better = chosen({c: k for c, k in kills.items() if c in usable}, seconds, core, given.most)
+    better = chosen(kills, seconds, core, given.most)
     for name, some in (("present", quick), ("chosen", better)):
         found = frozenset().union(*(kills.get(check, frozenset()) for check in some)) & faults
         cost = sum(seconds.get(check, 0.0) for check in some)

@@ -44,8 +44,8 @@ CORE = (
     "split.gradients.mlp", "split.loss.mlp",
 )  # fmt: skip
 
-#: The checks of profile ``quick``: they find 90 % of the known faults, as benchmarks/quick_choice.py chooses them, and
-#: have the core and stages that represent a class of their own. An older version has its own choice, in its file.
+#: The checks of profile ``quick``: they find 90 % of the known faults, as benchmarks/quick_choice.py prints. Among them
+#: are the core and stages that represent a class of their own. An older version has its own choice, in its file.
 QUICK = (
     "accumulate.at_once.mixed",
     "accumulate.in_flight.full",
