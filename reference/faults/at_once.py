@@ -50,7 +50,7 @@ def gradients_of_the_current_inputs(
     return found if current is inputs else (None,) * len(found)
 
 
-@fault("accumulate.at_once.split", "accumulate.at_once.mixed")
+@fault("accumulate.at_once.split", "accumulate.at_once.mixed", cause="cleared")
 @alters(input_passes)
 def gradients_set_aside_in_the_process(
     run: Callable[[], Passed], outputs: list[Any], parameters: list[nn.Parameter]

@@ -326,7 +326,7 @@ class ThawedForTheWeightPass(_TrainedThen):
             return super().backward_weight(mb)
 
 
-@fault("steps.frozen.in-flight-full", "steps.frozen.before-weight")
+@fault("steps.frozen.in-flight-full", "steps.frozen.before-weight", cause="never_accumulated")
 @alters(with_session)
 class OneFrozenEndsTheMicroBatch(_TrainedThen):
     """If a parameter was frozen since the forward, no parameter gets a gradient."""

@@ -22,7 +22,7 @@ def output_gradients_sorted_by_name(outputs: list[Any], grads: Any) -> Any:
     return [grads[place] for place in sorted(range(len(grads)), key=str)]
 
 
-@fault("counts.gradients.arguments-70-*", raises=True)
+@fault("counts.gradients.arguments-70-*", raises=True, cause="other_input")
 @alters(input_grads)
 def input_gradients_sorted_by_name(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Input gradients are stored by name, and names are sorted as text."""
@@ -30,7 +30,7 @@ def input_gradients_sorted_by_name(inputs: Sequence[Any], grads: Grads) -> Grads
     return tuple(grads[place] for place in sorted(range(len(grads)), key=str))
 
 
-@fault("counts.gradients.outputs-70-*")
+@fault("counts.gradients.outputs-70-*", cause=("outputs_missing", "cut_off"))
 @alters(output_grads)
 def outputs_past_64_unread(outputs: list[Any], grads: Any) -> Any:
     """Outputs with a gradient are one bit each of 64, so later ones are not read."""
@@ -54,7 +54,7 @@ def uses_past_64_lost(parameter: nn.Parameter, added: Tensor, graph: Graph) -> T
     return added * (64 / uses) if uses > 64 else added
 
 
-@fault("counts.gradients.parameters-past-2-18-*")
+@fault("counts.gradients.parameters-past-2-18-*", cause="elements_zero")
 @alters(stored_as)
 def buffer_of_2_18_elements(parameters: list[nn.Parameter]) -> None:
     """All gradients pass through one buffer of 2^18 elements, and those past its end are lost."""
@@ -80,7 +80,7 @@ def _alike(one: Any, other: Any) -> bool:
     return same and bool(one.numel()) and torch.equal(one, other)
 
 
-@fault("counts.gradients.equal-arguments-*")
+@fault("counts.gradients.equal-arguments-*", cause="other_input")
 @alters(input_grads)
 def argument_found_by_its_values(inputs: Sequence[Any], grads: Grads) -> Grads:
     """The gradient of an argument is looked up by the argument's values, so equal ones get the first one's."""

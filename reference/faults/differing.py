@@ -63,19 +63,19 @@ def _lists(of: Key) -> Target:
     return per_session(make)
 
 
-@fault("differing.use.experts-*")
+@fault("differing.use.experts-*", cause="never_accumulated")
 def used_parameters_by_operation_names() -> Target:
     """The list of used parameters is kept for all graphs with the same operations."""
     return _lists(_names)
 
 
-@fault("differing.use.experts-*")
+@fault("differing.use.experts-*", cause="never_accumulated")
 def used_parameters_by_their_count() -> Target:
     """The list of used parameters is kept for all graphs with as many parameters."""
     return _lists(_count)
 
 
-@fault("differing.use.experts-*", "differing.use.optional-*", "differing.loss.*")
+@fault("differing.use.experts-*", "differing.use.optional-*", "differing.loss.*", cause="never_accumulated")
 @alters(per_session)
 def unused_once_is_unused_forever(_: StageSpec) -> Functions:
     """A parameter that the first micro-batch leaves without a gradient gets none from later ones."""
@@ -136,7 +136,7 @@ def rows_of_the_first_micro_batch(_: StageSpec) -> Functions:
     return param_grads(edit)
 
 
-@fault("differing.output_grads.none-*")
+@fault("differing.output_grads.none-*", cause="outputs_missing")
 @alters(per_session)
 def outputs_with_gradients_of_the_first_micro_batch(_: StageSpec) -> Functions:
     """Only the outputs that had a gradient in the first micro-batch are read later."""
@@ -218,7 +218,7 @@ def need_of_the_first_argument(_: StageSpec) -> Functions:
     return backwards(around)
 
 
-@fault("differing.arguments.rows-*")
+@fault("differing.arguments.rows-*", cause="only")
 @alters(per_session)
 def micro_batches_without_rows_end_the_step(_: StageSpec) -> Functions:
     """After a micro-batch without rows, no parameter gets a gradient."""
@@ -232,7 +232,7 @@ def micro_batches_without_rows_end_the_step(_: StageSpec) -> Functions:
     return backwards(around, param_grads(lambda _, added, __: added * 0.0 if ended else added))
 
 
-@fault("differing.arguments.layout-*")
+@fault("differing.arguments.layout-*", cause="read_across")
 @alters(per_session)
 def strides_of_the_first_argument(_: StageSpec) -> Functions:
     """An input gradient is laid out as the first micro-batch's argument, and filled in the order of memory."""
@@ -273,7 +273,7 @@ def _with_sums(add: Callable[[Tensor, Tensor], Tensor]) -> Functions:
     return accumulating(adding)
 
 
-@fault("differing.sums.sparse-then-dense-*", "differing.sums.dense-then-sparse-*")
+@fault("differing.sums.sparse-then-dense-*", "differing.sums.dense-then-sparse-*", cause="overwritten")
 @alters(_with_sums)
 def gradient_of_another_layout_replaced(held: Tensor, added: Tensor) -> Tensor:
     """A gradient of another layout replaces the existing one."""
@@ -292,7 +292,7 @@ def sparse_gradients_added_by_place(held: Tensor, added: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(rows.indices(), rows.values() + others.values(), rows.shape)
 
 
-@fault("differing.sums.dense-then-sparse-*")
+@fault("differing.sums.dense-then-sparse-*", cause="missing")
 @alters(param_grads)
 def sparse_gradient_on_a_dense_one_dropped(parameter: nn.Parameter, added: Tensor, _: Graph) -> Tensor:
     """A sparse gradient is dropped if the existing one is dense."""
@@ -300,7 +300,7 @@ def sparse_gradient_on_a_dense_one_dropped(parameter: nn.Parameter, added: Tenso
     return added * 0.0 if dense and added.layout is not torch.strided else added
 
 
-@fault("differing.sums.expanded-then-full-*")
+@fault("differing.sums.expanded-then-full-*", cause="first_row_repeated")
 @alters(per_session)
 def sum_stays_expanded(_: StageSpec) -> Functions:
     """If the first gradient of a parameter is expanded, one element of each later one is used for all."""

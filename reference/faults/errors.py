@@ -213,7 +213,7 @@ class _Noting(Backwards):
         return found
 
 
-@fault("errors.retry.*")
+@fault("errors.retry.*", cause="missing")
 @alters(with_session)
 class MicroBatchWithAnErrorIsDone(_Noting):
     """A micro-batch whose backward raised counts as done: run again, it adds zeros."""
@@ -227,7 +227,7 @@ class MicroBatchWithAnErrorIsDone(_Noting):
         return found
 
 
-@fault("errors.retry.*")
+@fault("errors.retry.*", cause="counted_twice")
 @alters(with_session)
 class MicroBatchWithAnErrorRunsTwice(_Noting):
     """A micro-batch whose backward raised is put on a list to run again, and the caller runs it again as well."""
@@ -241,7 +241,7 @@ class MicroBatchWithAnErrorRunsTwice(_Noting):
         return found
 
 
-@fault("errors.retry.*-split")
+@fault("errors.retry.*-split", cause="missing")
 @alters(with_session)
 class ContextQueuedBeforeTheError(FunctionsSession):
     """I queues an empty context before it runs, and W takes the oldest one of its micro-batch."""
