@@ -18,7 +18,7 @@ from tests.daily_part import part_of_today
 VARIABLE = "GRADCONFORM_WHOLE_RUNS"
 
 #: A part takes less than a minute of an idle core.
-PARTS = 20
+PARTS = 30
 
 
 @pytest.mark.slow
