@@ -26,7 +26,7 @@ KINDS = {
     "accumulation": {"mismatch", "changed"},
     "afterwards": {"changed", "requires_grad", "layout"},
     "aliasing": {"changed", "shared", "mismatch", "layout"},
-    "at_once": {"missing"},
+    "at_once": {"missing", "mismatch"},
     "by_hand": {"mismatch"},
     "caller": {"mismatch", "changed", "alive", "missing", "unexpected"},
     "calling": {"mismatch", "missing"},
