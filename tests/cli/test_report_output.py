@@ -16,18 +16,9 @@ from gradconform.report.concise import github_annotations
 from gradconform.report.detail import Detail
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result
+from tests.halved import HALVED
 
 Command = Callable[..., Any]
-
-#: A stage backward that is plain autograd, but for an input gradient of half its size.
-HALVED = """
-import torch
-
-def stage_backward(stage_output, output_grads, input_values):
-    outputs = stage_output if isinstance(stage_output, (tuple, list)) else [stage_output]
-    torch.autograd.backward(outputs, output_grads or [None] * len(outputs))
-    return tuple(None if value.grad is None else value.grad * 0.5 for value in input_values)
-"""
 
 #: Seven that fail for one reason, and nothing else.
 CHECKS = ("--checks", "full.loss.[l-m]*")

@@ -61,6 +61,18 @@ class Block:
         found = re.search(r"torch (\d+\.\d+\.\d+)", self.text)
         return None if found is None else found[1]
 
+    def written_to(self, folder: Path) -> bool:
+        """Write the block where its words say; return whether they name a file."""
+        name, last = self.note("file"), self.note("last")
+        path = folder / (name or last or "")
+        if name is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.text, encoding="utf-8")
+        elif last is not None:
+            kept = path.read_text(encoding="utf-8").splitlines()[:-1]
+            path.write_text("\n".join([*kept, self.text]), encoding="utf-8")
+        return name is not None or last is not None
+
     def lines(self) -> Iterator[str]:
         """Yield its commands, each with its continuation lines."""
         for line in self.text.replace("\\\n", " ").splitlines():

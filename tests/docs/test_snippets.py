@@ -180,19 +180,14 @@ def run_as_expected(block: Block, folder: Path) -> str:
     """Do with a block what its reader does with it, and return what it prints."""
     if block.note("apart") is not None:
         folder = Path(shutil.copytree(folder, folder.with_name("apart")))
-    path = block.note("file")
-    if path is not None:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(block.text, encoding="utf-8")
-    elif (last := block.note("last")) is not None:
-        kept = (folder / last).read_text(encoding="utf-8").splitlines()[:-1]
-        (folder / last).write_text("\n".join([*kept, block.text]), encoding="utf-8")
-    elif (results := block.note("ctrl-c")) is not None:
+    if block.written_to(folder):
+        return ""
+    if (results := block.note("ctrl-c")) is not None:
         return "".join(interrupted(line, folder, results) for line in block.lines())
-    elif block.language == "sh":
+    if block.language == "sh":
         asked = [(quick(line), {EXIT_INCOMPLETE} if quick(line) != line else set()) for line in block.lines()]
         return "".join(typed(line, folder, block.exits | incomplete) for line, incomplete in asked)
-    elif block.note("compiles") is not None:
+    if block.note("compiles") is not None:
         compile(block.text, block.page, "exec")
     elif block.language == "python":
         tests = block.note("pytest") is not None

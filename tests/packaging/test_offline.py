@@ -60,13 +60,8 @@ def typed(line: str, environment: Environment) -> tuple[int, str]:
 
 def do(block: Block, environment: Environment) -> str:
     """Do with a block of the page what its reader does, and return what is printed."""
-    for word in ("file", "last"):
-        if (name := block.note(word)) is not None:
-            path = environment.empty / name
-            path.parent.mkdir(exist_ok=True)
-            before = path.read_text(encoding="utf-8").splitlines()[:-1] if word == "last" else []
-            path.write_text("\n".join([*before, block.text]), encoding="utf-8")
-            return ""
+    if block.written_to(environment.empty):
+        return ""
     printed = ""
     for line in block.lines():
         code, said = typed(line, environment)

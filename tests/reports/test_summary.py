@@ -14,15 +14,7 @@ from gradconform.cli import main
 from gradconform.report.code_places import CodePlace, code_place
 from gradconform.report.page.summary import MOST_LINES, report_summary
 from gradconform.results import Report, Result
-
-WRONG = """
-import torch
-
-def stage_backward(stage_output, output_grads, input_values):
-    outputs = stage_output if isinstance(stage_output, (tuple, list)) else [stage_output]
-    torch.autograd.backward(outputs, output_grads or [None] * len(outputs))
-    return tuple(None if value.grad is None else value.grad * 0.5 for value in input_values)
-"""
+from tests.halved import HALVED
 
 
 def failed(check: str, text: str, *, status: str = "failed", level: str = "MUST", **others: Any) -> Result:
@@ -39,7 +31,7 @@ def letters(number: int) -> str:
     return "".join(chr(ord("a") + int(digit)) for digit in str(number))
 
 
-def report(results: list[Result], file: str | None = "/home/ada/repo/backward.py", **lines: int) -> Report:
+def report(results: list[Result], file: str | None = "/srv/repo/backward.py", **lines: int) -> Report:
     target = {"text": "backward.py", "name": "backward.py", "version": None, "file": file, "lines": lines}
     return Report(
         profile="quick", target=target, environment={}, seed=20, manifest=len(results), planned=len(results),
@@ -49,7 +41,7 @@ def report(results: list[Result], file: str | None = "/home/ada/repo/backward.py
 
 def test_a_summary_has_the_verdict_the_causes_and_their_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(HALVED, encoding="utf-8")
     found = report_summary(check_stage_backward("wrong.py", checks=["full.loss.m*", "split.loss.mlp"]), tmp_path)
     assert found.startswith("## wrong.py does NOT conform: ")
     assert re.search(
@@ -88,9 +80,9 @@ def test_text_of_a_target_adds_no_line_and_no_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("places", "lines", "expected"),
     [
-        ([("/home/ada/repo/a.py", 3), ("/home/ada/repo/b.py", 7)], {"I": 2}, CodePlace("b.py", 7)),
-        ([("/home/ada/repo/a.py", 3), ("/usr/lib/b.py", 7)], {"I": 2}, CodePlace("a.py", 3)),
-        ([("/home/ada/repo/.venv/lib/site-packages/b.py", 7)], {"I": 2}, CodePlace("backward.py", 2)),
+        ([("/srv/repo/a.py", 3), ("/srv/repo/b.py", 7)], {"I": 2}, CodePlace("b.py", 7)),
+        ([("/srv/repo/a.py", 3), ("/usr/lib/b.py", 7)], {"I": 2}, CodePlace("a.py", 3)),
+        ([("/srv/repo/.venv/lib/site-packages/b.py", 7)], {"I": 2}, CodePlace("backward.py", 2)),
         ([], {"I": 2}, CodePlace("backward.py", 2)),
         ([], {"W": 2}, CodePlace("backward.py")),
         ([], {}, CodePlace("backward.py")),
@@ -101,7 +93,7 @@ def test_the_place_is_the_innermost_own_frame_or_the_actions_definition(
     places: list[tuple[str, int]], lines: dict[str, int], expected: CodePlace
 ) -> None:
     result = failed("split.a.x", "raised", places=[{"file": file, "line": line} for file, line in places])
-    assert code_place(report([result], **lines), result, Path("/home/ada/repo")) == expected
+    assert code_place(report([result], **lines), result, Path("/srv/repo")) == expected
 
 
 def test_an_installed_package_of_the_folder_has_its_place_there(tmp_path: Path) -> None:
@@ -115,17 +107,17 @@ def test_an_installed_package_of_the_folder_has_its_place_there(tmp_path: Path) 
 
 def test_a_target_without_a_file_has_no_place() -> None:
     result = failed("split.a.x", "raised")
-    assert code_place(report([result], file=None), result, Path("/home")) is None
+    assert code_place(report([result], file=None), result, Path("/srv")) is None
     without = report([result])
     without = replace(without, target={name: value for name, value in without.target.items() if name != "lines"})
-    assert code_place(without, result, Path("/home")) == CodePlace("ada/repo/backward.py"), "as of an older kit"
+    assert code_place(without, result, Path("/srv")) == CodePlace("repo/backward.py"), "as of an older kit"
 
 
 def test_the_command_writes_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(HALVED, encoding="utf-8")
     judged = check_stage_backward("wrong.py", checks=["full.loss.mlp"])
     (tmp_path / "run.json").write_text(judged.to_json(), encoding="utf-8")
     assert judged.target["lines"] == {"B": 4}

@@ -96,6 +96,9 @@ def test_a_plan_ends_at_the_time_budget_and_reports_its_progress(
     )
 
 
-def test_outside_a_run_a_plan_has_no_time_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_run_a_plan_has_no_time_budget(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
     Planning("operations", 9).begin(3)
+    assert capsys.readouterr().err == "", "nothing is refused, and no time has passed to report"
