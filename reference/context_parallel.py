@@ -21,10 +21,8 @@ class ContextSession(ExpertSession):
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Replace the attentions of this rank's stages."""
         super().__init__(modules, spec)
-        for name in spec.attentions:
-            stage, _, inner = name.partition(".")
-            if int(stage) in modules:
-                vars(modules[int(stage)].get_submodule(inner))["forward"] = self.attended
+        for _, attention in self.own_modules(spec.attentions):
+            vars(attention)["forward"] = self.attended
 
     def positions_of(self, replica: int, length: int) -> list[int]:
         """Return the positions of a replica in sequences of some length."""

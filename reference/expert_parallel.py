@@ -22,10 +22,9 @@ class ExpertSession(TensorSession):
         super().__init__(modules, spec)
         #: The number of experts in each parameter whose experts are divided over replicas.
         self.divided: dict[str, int] = {}
-        for name, style in spec.experts.items():
-            stage, _, inner = name.partition(".")
-            if int(stage) in modules and style != "whole":
-                self._divide(name, modules[int(stage)].get_submodule(inner), style)
+        for name, module in self.own_modules(spec.experts):
+            if spec.experts[name] != "whole":
+                self._divide(name, module, spec.experts[name])
 
     def _divide(self, name: str, module: nn.Module, style: str) -> None:
         for which, whole in list(module.named_parameters()):

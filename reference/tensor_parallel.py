@@ -6,7 +6,7 @@ summed or concatenated. A region that only passes values on sums in its backward
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,10 +68,15 @@ class TensorSession(ModuleSession):
         #: The dimension of each split parameter, and the length of the whole along it.
         self.split: dict[str, tuple[int, int]] = {}
         self._own: dict[nn.Parameter, nn.Parameter] = {}
-        for name, style in spec.shared.items():
+        for name, module in self.own_modules(spec.shared):
+            self._share(name, module, spec.shared[name])
+
+    def own_modules(self, names: Iterable[str]) -> Iterator[tuple[str, nn.Module]]:
+        """Yield those of some modules, named in full, that belong to a stage of this rank."""
+        for name in names:
             stage, _, inner = name.partition(".")
-            if int(stage) in modules:
-                self._share(name, modules[int(stage)].get_submodule(inner), style)
+            if int(stage) in self.modules:
+                yield name, self.modules[int(stage)].get_submodule(inner)
 
     def _share(self, name: str, module: nn.Module, style: str) -> None:
         if style != "sequence":

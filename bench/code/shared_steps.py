@@ -122,11 +122,8 @@ class RouterWithoutGradient(PlainSession):
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Change the forward of every router."""
         super().__init__(modules, spec)
-        for name in spec.experts:
-            stage, _, inner = name.partition(".")
-            if int(stage) in modules:
-                router = modules[int(stage)].get_submodule(f"{inner.rpartition('.')[0]}.router")
-                vars(router)["forward"] = partial(_outside_graph, type(router).forward, router)
+        for _, router in self.own_modules(f"{name.rpartition('.')[0]}.router" for name in spec.experts):
+            vars(router)["forward"] = partial(_outside_graph, type(router).forward, router)
 
 
 def _outside_graph(forward: Any, router: nn.Module, tokens: Tensor, affinity: Tensor) -> tuple[Tensor, Tensor, Tensor]:

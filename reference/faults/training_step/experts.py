@@ -146,11 +146,8 @@ class _OfRouters(PlainSession):
 
     def __init__(self, modules: Mapping[int, nn.Module], spec: StepSpec) -> None:
         super().__init__(modules, spec)
-        for name in spec.experts:
-            stage, _, inner = name.partition(".")
-            if int(stage) in modules:
-                router = modules[int(stage)].get_submodule(f"{inner.rpartition('.')[0]}.router")
-                vars(router)["forward"] = partial(self.routed, type(router).forward, router)
+        for _, router in self.own_modules(f"{name.rpartition('.')[0]}.router" for name in spec.experts):
+            vars(router)["forward"] = partial(self.routed, type(router).forward, router)
 
     def routed(self, forward: Any, router: nn.Module, tokens: Tensor, affinity: Tensor) -> tuple[Tensor, ...]:
         """Return what a router returns."""
