@@ -15,7 +15,8 @@ from gradconform.trial.modes import LESS_PRECISE
 from gradconform.trial.program import CLEARS, Action
 from gradconform.trial.trial import Trial
 
-from .observation import Observation, Step
+from .observation import Observation, Raised, Step
+from .oracle import OracleError
 from .reference64 import Computed, Expected, MicrobatchGrads, References, widen
 
 
@@ -98,9 +99,18 @@ class Evidence:
         """Return the float64 gradients of one micro-batch, of its last F ``before`` a position; computed once."""
         return self.references.of(lane, mb, before=before)
 
-    def whole_model(self, lane: int, mb: int) -> MicrobatchGrads:
-        """Return a chain stage's gradients from one plain backward of the whole model, in the trial's own dtype."""
-        return self.references.of(lane, mb, wide=False)
+    def on_device(self, lane: int, mb: int, before: int | None = None) -> MicrobatchGrads:
+        """Return the gradients of one plain backward in the trial's dtype and on its device; a chain is one model.
+
+        ``before`` is as in :meth:`reference`. Raises :class:`~gradconform.drive.oracle.OracleError` if the device lacks
+        an operation: a program whose actions may raise need not have met it.
+        """
+        try:
+            return self.references.of(lane, mb, wide=False, before=before)
+        except NotImplementedError as error:
+            raised = Raised.of(error)
+            msg = f"{raised} in a backward of {'the whole model' if self.trial.chain else 'one micro-batch'}"
+            raise OracleError(msg, raised) from error
 
     def expected_param(self, name: str, step: Step) -> Expected:
         """Return the float64 gradient of a parameter after ``step``, and its largest partial sums."""

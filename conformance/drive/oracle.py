@@ -12,14 +12,14 @@ import torch
 
 from gradconform import trees
 from gradconform.devices import tensor_facts
-from gradconform.devices.device import device_of
+from gradconform.devices.device import denormals_as, device_of
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
 from gradconform.trial.program import undeferred
 
 from . import driver, holders, kept_process, lane, operation_log, process_state, streams, watches
 from .adapter_mistake import REFERENCE
-from .observation import Observation, Raised
+from .observation import Observation, Raised, Step
 from .operation_log import drive_logged, drive_unlogged, is_logged
 from .reference64 import Computed, OracleCache, References
 
@@ -28,6 +28,8 @@ WATCHING = (driver, holders, kept_process, lane, operation_log, process_state, s
 
 _WATCHING_FILES = frozenset(Path(str(module.__file__)) for module in WATCHING)
 
+#: What torch raises where a device has no kernel for an operation.
+_LACKING = NotImplementedError.__name__
 
 #: The bytes of the micro-batches' gradients that are kept for other trials.
 _KEPT_BYTES = 2**24
@@ -113,10 +115,10 @@ class Oracle:
         return found
 
     def observe_on_cpu(self, references: References) -> Observation:
-        """Return plain autograd's observation of the trial on the CPU."""
-        found: Observation = self.known(
-            references, "cpu", lambda: self._drive(references, replaced(references.materials, torch.device("cpu")))
-        )
+        """Return plain autograd's observation of the trial on the CPU, with denormal numbers as on this device."""
+        materials = replaced(references.materials, torch.device("cpu"))
+        with denormals_as(device_of(self.device).flushes_denormals):
+            found: Observation = self.known(references, "cpu", lambda: self._drive(references, materials))
         return found
 
     def undeferred_peak(self, references: References) -> int | None:
@@ -140,19 +142,35 @@ class Oracle:
 
     def _first(self, references: References, *, logged: bool) -> Observation:
         found = self._drive(references, logged=logged)
-        if found.raised is None:
+        stopped = self._stopped(references, found)
+        if stopped is None:
             return found
-        own = found.raised.raised
-        problem = f"{own} at {found.raised.action}"
+        own = stopped.raised
+        problem = f"{own} at {stopped.action}"
         if own is not None and _of_a_watch(own):
             msg = f"the kit's own code raised {problem} under plain autograd on {self.device} ({own.file}:{own.line})"
             raise WatchError(msg, own)
         if not self.trusted:
-            self._raise_if_lost(problem, found.raised.raised)
-            if self._drive(references, logged=logged).raised is None:
+            self._raise_if_lost(problem, own)
+            if self._stopped(references, self._drive(references, logged=logged)) is None:
                 msg = f"plain autograd raised {problem}, and when it was run again it did not"
-                raise DeviceLostError(msg, found.raised.raised)
-        raise OracleError(problem, found.raised.raised)
+                raise DeviceLostError(msg, own)
+        raise OracleError(problem, own)
+
+    def _stopped(self, references: References, found: Observation) -> Step | None:
+        """Return the step of plain autograd that the trial does not allow to raise here, None if there is none.
+
+        A misuse may raise, but not because the device lacks an operation: the CPU then does not raise, or otherwise.
+        """
+        refused = [step for step in found.steps if step.action.misuse and step.raised is not None]
+        if found.raised is not None or self.trusted or not refused:
+            return found.raised
+        there = {step.position: step.raised for step in self.observe_on_cpu(references).steps}
+        for step in refused:
+            here, allowed = step.raised, there[step.position]
+            if allowed is None or (here is not None and here.type == _LACKING != allowed.type):
+                return step
+        return None
 
     def _again(self, references: References, *, logged: bool) -> Observation:
         found = self._drive(references, logged=logged)

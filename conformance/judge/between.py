@@ -37,7 +37,7 @@ def right_or_raised(evidence: Evidence) -> Judged:
 
     What plain autograd gives is right. Where it raises, the gradients of the forward as it ran are right.
     """
-    own = evidence.references.of(0, 0, wide=False)
+    own = evidence.on_device(0, 0)
     for step in evidence.observation.steps:
         if step.raised is not None:
             if not step.action.misuse and step.action.kind != "finish":

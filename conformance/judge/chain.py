@@ -68,7 +68,7 @@ def _wanted(evidence: Evidence, step: Step, sums: dict[int, Sums]) -> Step:
     own = sums.get(action.stage, {})
     if action.kind == "finish":
         return Step.of({**vars(step), "param_grads": own})
-    whole = evidence.whole_model(action.stage, action.mb)
+    whole = evidence.on_device(action.stage, action.mb)
     own = own or dict.fromkeys(whole.params)
     if action.kind in {"B", "W"}:
         own = {name: _sum(own[name], grad) for name, grad in whole.params.items()}

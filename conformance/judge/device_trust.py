@@ -128,8 +128,7 @@ class DeviceTrust:
 
     def _verdict(self, references: References, found: Observation) -> tuple[Verdict | None, tuple[Imprecise, ...]]:
         """Return the device's fault if any, else its imprecise operations."""
-        with denormals_as(device_of(self._device).flushes_denormals):
-            here = self._oracle.observe_on_cpu(references)
+        here = self._oracle.observe_on_cpu(references)
         if here.raised is not None:
             msg = f"{here.raised.raised} on the CPU, so that there is nothing to hold {self._device} against"
             raise OracleError(msg, here.raised.raised)

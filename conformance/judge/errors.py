@@ -88,7 +88,7 @@ def _added(evidence: Evidence, step: Step, before: Grads, *, skipped: set[str]) 
     """Yield gradients after an action that differ from those before it plus its micro-batch's own."""
     adds = step.action.kind in {"B", "W"}
     lane, mb, until = step.action.stage, step.action.mb, step.position + 1
-    own = evidence.references.of(lane, mb, wide=False, before=until).params if adds else {}
+    own = evidence.on_device(lane, mb, until).params if adds else {}
     wide = evidence.reference(lane, mb, until).params if adds else {}
     for name, grad in step.param_grads.items():
         if name in skipped:

@@ -186,7 +186,7 @@ def test_the_reference_is_one_backward_of_the_whole_model(*, wide: bool) -> None
     evidence = evidence_of(chain())
     for mb in (0, 1):
         loss, grads = whole_by_hand(chain(), mb, torch.float64 if wide else torch.float32)
-        found = [(evidence.reference if wide else evidence.whole_model)(lane, mb) for lane in range(3)]
+        found = [(evidence.reference if wide else evidence.on_device)(lane, mb) for lane in range(3)]
         mine = {(n, name): g for n, one in enumerate(found) for name, g in one.params.items() if g is not None}
         assert mine.keys() == grads.keys()
         rtol = 1e-12 if wide else 1e-5
