@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from .cause import Cause, Mistake
-from .parts import Part
+from .parts import Part, own_part
 from .wrong_tensor import ENOUGH, WrongTensor, largest, rounding
 
 #: By how many bits a wrong element must exceed the others to be called the only one.
@@ -30,6 +31,9 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
     right = wrong.right
     if right.dim() == 2 and right.shape[0] == right.shape[1] and wrong.explained_by(right.T):  # noqa: PLR2004 (a matrix)
         return Cause(Mistake.TRANSPOSED)
+    for one, other in combinations(range(right.dim()), 2) if right.dim() > 2 else ():  # noqa: PLR2004 (no matrix)
+        if right.shape[one] == right.shape[other] and wrong.explained_by(right.transpose(one, other)):
+            return Cause(Mistake.DIMENSIONS_SWAPPED, slots=(one, other))
     if right.is_complex() and wrong.explained_by(right.conj().resolve_conj()):
         return Cause(Mistake.CONJUGATED)
     whole = not right.is_complex() and bool(wrong.got.any()) and torch.equal(wrong.got, wrong.got.round())
@@ -40,7 +44,7 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
 
 def in_part(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that only the real part, or the first row, of the action's own part was used."""
-    own = _own(parts)
+    own = own_part(parts)
     if own is None or own.shape != wrong.got.shape:
         return None
     if own.is_complex() and wrong.explained_by(wrong.right - own + own.real):
@@ -52,7 +56,7 @@ def in_part(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that the action's own part was written or read by rows, though its memory has another order."""
-    own = _own(parts)
+    own = own_part(parts)
     if own is None or own.shape != wrong.got.shape:
         return None
     for kind, memory, moved in _orders(own):
@@ -76,7 +80,7 @@ def _orders(own: Tensor) -> Iterator[tuple[Mistake, str, Tensor]]:
 
 def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that all elements after a whole number of blocks got nothing of the action's own part."""
-    own, size = _own(parts), wrong.got.numel()
+    own, size = own_part(parts), wrong.got.numel()
     off = (wrong.got - wrong.right).abs().reshape(-1) > wrong.allowed
     if own is None or own.shape != wrong.got.shape or not bool(off.any()):
         return None
@@ -92,7 +96,7 @@ def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 def flushed(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the limit below which the elements of the action's own part became zero."""
-    own = _own(parts)
+    own = own_part(parts)
     if own is None or own.shape != wrong.got.shape or own.is_complex():
         return None
     for limit, name in _limits(wrong.eps):
@@ -111,11 +115,6 @@ def _limits(eps: float) -> Iterator[tuple[float, str]]:
         yield 2.0**-150, "half of the smallest number of float32"
     if eps != torch.finfo(torch.float16).eps:
         yield 2.0**-25, "half of the smallest number of float16"
-
-
-def _own(parts: Sequence[Part]) -> Tensor | None:
-    """Return the part that the action itself has to add."""
-    return next((part.value for part in parts if part.own and part.wanted), None)
 
 
 def _named(dtype: torch.dtype) -> str:

@@ -12,13 +12,13 @@ from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
 
-from . import combination, elements, memory_layout, misplaced, missing
+from . import combination, elements, inside, memory_layout, misplaced, missing
 from .cause import Cause, Mistake
 from .hooks import hooked, of_caller
 from .misdirected import other_session, recomputed_alone
 from .padding import padding
 from .parts import Part, added, forward_right, input_parts, of_microbatch, param_parts, sum_of
-from .rerun import Rerun
+from .rerun import Rerun, rerun_of
 from .wrong_start import misread, otherwise
 from .wrong_tensor import WrongTensor, dense, largest, wrong_tensor
 
@@ -47,6 +47,7 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: misplaced.received_over(wrong, name),
         lambda: hooked(evidence, step),
         lambda: of_caller(wrong, name, parts),
+        lambda: misplaced.beside_the_buffer(wrong, name),
         lambda: memory_layout.added_at_wrong_address(wrong, name, parts),
         lambda: _of_this_session_alone(wrong, name, parts),
         lambda: elements.flushed(wrong, parts),
@@ -55,6 +56,10 @@ def of_param(evidence: Evidence, name: str, step: Step, got: Tensor | None) -> C
         lambda: elements.across(wrong, parts),
         lambda: _either(misplaced.other_param(wrong, name), lambda: combination.of_uses(wrong, name)),
         lambda: misread(evidence, step),
+        lambda: misplaced.part_of_other_param(wrong, name, parts),
+        lambda: misplaced.rows_of_another(wrong, parts),
+        lambda: inside.rows_left_out(wrong, name, parts),
+        lambda: inside.activations_of_another_layer(wrong, name, parts),
         lambda: elements.in_part(wrong, parts),
         lambda: combination.of_uses(wrong, name),
         lambda: misplaced.one_buffer(evidence, name, step),
@@ -92,6 +97,20 @@ def of_output(evidence: Evidence, index: int, step: Step, got: Tensor | None) ->
     )
 
 
+def of_change_in_flight(
+    evidence: Evidence, name: object, step: Step, right: Tensor | None, got: Tensor | None
+) -> Cause | None:
+    """Return why a gradient of one micro-batch, changed by its caller in flight, is missing or scaled, or None."""
+    if got is None:
+        replaced = isinstance(name, str) and any(action.kind == "replace" for action in evidence.trial.actions)
+        return Cause(Mistake.NEVER_ACCUMULATED, why=Cause(Mistake.MEMORY_REPLACED)) if replaced else None
+    if right is None:
+        return None
+    parts = [Part(step.action.mb, dense(widen(right)), 1.0, own=True)]
+    wrong = _wrong_tensor(evidence, step, got, parts)
+    return wrong and combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong))
+
+
 def _output(again: Rerun, index: int) -> Tensor:
     return dense(list(again.outputs.values())[index].detach())
 
@@ -112,6 +131,7 @@ def of_input_value(evidence: Evidence, slot: int, step: Step, got: Tensor | None
         lambda: _counted_of_input(wrong, combination.usual_change(wrong, parts)),
         lambda: elements.reshaped(wrong, got),
         lambda: elements.across(wrong, parts),
+        lambda: memory_layout.summed_as_the_argument_is(wrong, slot, parts),
         lambda: misread(evidence, step),
         lambda: elements.in_part(wrong, parts),
         lambda: combination.of_paths(wrong, slot),
@@ -144,7 +164,17 @@ def _counted_of_param(wrong: WrongTensor, name: str, change: combination.Change 
     if cause is not None and cause.kind in {Mistake.MISSING, Mistake.ONLY}:
         why = missing.nothing_added(wrong.evidence, wrong.step) or recomputed_alone(wrong.evidence, name, wrong.step)
         return replace(cause, why=why)
-    return _zeroed(wrong, cause)
+    zeroed = _zeroed(wrong, cause)
+    unexplained = zeroed is not None and zeroed.kind is Mistake.ZERO and zeroed.why is None
+    return replace(zeroed, why=_of_equal_values(wrong, name)) if zeroed and unexplained else zeroed
+
+
+def _of_equal_values(wrong: WrongTensor, name: str) -> Cause | None:
+    """Return the other parameter that has the same values, for which this one may be taken."""
+    held = dict(rerun_of(wrong.evidence, wrong.step).stage.named_parameters())
+    equal = (other for other, one in held.items() if other != name and torch.equal(one, held[name]))
+    found = next(equal, None)
+    return None if found is None else Cause(Mistake.EQUAL_VALUES, names=(found,))
 
 
 def _of_other_session(wrong: WrongTensor, change: combination.Change) -> Cause | None:
@@ -217,7 +247,8 @@ def _zeroed(wrong: WrongTensor, cause: Cause | None) -> Cause | None:
     if cause is None or cause.kind is not Mistake.ZERO:
         return cause
     clipped = elements.clipped(wrong) if bool(wrong.got.any()) else None
-    return clipped or replace(cause, why=padding(wrong.evidence, wrong.step))
+    why = padding(wrong.evidence, wrong.step)
+    return clipped or (None if why else misread(wrong.evidence, wrong.step)) or replace(cause, why=why)
 
 
 def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]) -> WrongTensor | None:

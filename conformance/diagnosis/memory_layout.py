@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,8 @@ from gradconform.drive.reference64 import widen
 from gradconform.fixtures.inputs import arrange
 
 from .cause import Cause, Mistake
-from .parts import Part, held_before
+from .parts import Part, held_before, own_part
+from .rerun import rerun_of
 from .wrong_tensor import WrongTensor, dense, is_near
 
 _CPU = torch.device("cpu")
@@ -20,13 +23,32 @@ _CPU = torch.device("cpu")
 def added_at_wrong_address(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return where a gradient was added, if it has unusual strides or is in a bucket."""
     evidence, step = wrong.evidence, wrong.step
-    own = next((part.value for part in parts if part.own and part.wanted), None)
+    own = own_part(parts)
     if own is None or own.shape != wrong.right.shape:
         return None
     words = {action.kind for action in evidence.trial.actions[: step.position]}
     if "restride" in words and wrong.explained_by(wrong.right - own + _as_flat(own)):
         return Cause(Mistake.ADDED_AS_FLAT)
     return Cause(Mistake.ADDED_AT_START) if "bucket" in words and _at_start(evidence, step, name) else None
+
+
+def summed_as_the_argument_is(wrong: WrongTensor, slot: int, parts: list[Part]) -> Cause | None:
+    """Return the cause that the gradient of an expanded argument was added up where the argument repeats elements."""
+    evidence, step, own = wrong.evidence, wrong.step, own_part(parts)
+    if own is None or own.shape != wrong.got.shape or evidence.trial.chain:
+        return None
+    args = evidence.materials.args(step.action.stage, step.action.mb, rerun_of(evidence, step).stage)
+    dims = [*repeated(args[slot])]
+    summed = own.sum(dims, keepdim=True).expand(own.shape) if dims else None
+    return Cause(Mistake.SUMMED_AS_ARGUMENT) if wrong.explained_by(summed) else None
+
+
+def repeated(value: Any) -> dict[int, int]:
+    """Return the dimensions in which an expanded tensor repeats its elements, with their sizes."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return {}
+    sizes = enumerate(zip(value.shape, value.stride(), strict=True))
+    return {dim: size for dim, (size, stride) in sizes if size > 1 and not stride}
 
 
 def _as_flat(own: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from gradconform.trees import tensors
 from gradconform.trial.program import Action
 
 from .cause import Cause, Mistake
-from .parts import held_before, output_grads_at, param_parts, same, step_before, sum_of
+from .parts import Part, held_before, output_grads_at, own_part, param_parts, same, step_before, sum_of
 from .rerun import rerun_of
 from .wrong_tensor import WrongTensor, dense, is_value
 
@@ -32,6 +32,15 @@ def other_slot(evidence: Evidence, slot: int, step: Step, got: Tensor) -> Cause 
     return None
 
 
+def beside_the_buffer(wrong: WrongTensor, name: str) -> Cause | None:
+    """Return the cause that the action changed .grad, and not the caller's buffer, of which .grad was a view."""
+    before, now = step_before(wrong.evidence, wrong.step), wrong.step
+    if before is None or name not in now.beside_buffer or not same(before.param_grads.get(name), now.param_grads[name]):
+        return None
+    kept = before.beside_buffer if name in before.beside_buffer else before.param_grads
+    return None if same(kept.get(name), now.beside_buffer[name]) else Cause(Mistake.BESIDE_BUFFER)
+
+
 def other_param(wrong: WrongTensor, name: str) -> Cause | None:
     """Return the parameter whose gradient was stored instead."""
     evidence, step = wrong.evidence, wrong.step
@@ -40,6 +49,37 @@ def other_param(wrong: WrongTensor, name: str) -> Cause | None:
         if total is not None and wrong.explained_by(total):
             return Cause(Mistake.OTHER_PARAMETER, names=(other,))
     return None
+
+
+def part_of_other_param(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
+    """Return the parameter whose gradient the action added instead of this one's."""
+    step, own = wrong.step, own_part(parts)
+    grads = wrong.evidence.reference(step.action.stage, step.action.mb, step.position + 1).params if parts else {}
+    for other, grad in grads.items() if own is not None and own.shape == wrong.right.shape else ():
+        alike = grad is not None and other != name and grad.shape == wrong.right.shape
+        if alike and wrong.explained_by(wrong.right - own + dense(grad)):
+            return Cause(Mistake.ADDED_OF_OTHER_PARAMETER, microbatches=(step.action.mb,), names=(other,))
+    return None
+
+
+def rows_of_another(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
+    """Return the micro-batch whose rows of a parameter got what the action has to add to other rows."""
+    own = own_part(parts)
+    if own is None or own.shape != wrong.right.shape or own.dim() < 2:  # noqa: PLR2004 (rows)
+        return None
+    rows = _rows_with_values(own)
+    for part in parts:
+        others = _rows_with_values(part.value) if not part.own and part.value.shape == own.shape else rows
+        if len(others) == len(rows) < len(own) and not torch.equal(others, rows):
+            moved = torch.zeros_like(own)
+            moved[others] = own[rows]
+            if wrong.explained_by(wrong.right - own + moved):
+                return Cause(Mistake.ROWS_OF_OTHER, microbatches=(part.mb,))
+    return None
+
+
+def _rows_with_values(tensor: Tensor) -> Tensor:
+    return tensor.reshape(len(tensor), -1).abs().sum(1).nonzero().reshape(-1)
 
 
 def one_buffer(evidence: Evidence, name: str, step: Step) -> Cause | None:

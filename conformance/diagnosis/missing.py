@@ -52,7 +52,8 @@ def of_input(evidence: Evidence, slot: int, step: Step) -> Cause | None:
         if grad is not None and right is not None and other != slot and is_value(grad, dense(right)):
             return Cause(Mistake.RETURNED_ELSEWHERE, slots=(other,))
     why = _after_error(evidence, step, lambda seen: not any(g is not None for g in seen.input_grads or ()))
-    why = why or _no_flow(evidence, step) or _unused(evidence, step)
+    why = why or _no_flow(evidence, step) or _unused(evidence, step) or _past_count(evidence, step)
+    why = why or (Cause(Mistake.STAGES_AT_ONCE) if evidence.trial.at_once else None)
     return Cause(Mistake.NOT_RETURNED, why=why) if why else None
 
 
@@ -97,6 +98,15 @@ def _unused(evidence: Evidence, step: Step) -> Cause | None:
     )
     none = not any(grad is not None for grad in step.input_grads or ())
     return Cause(Mistake.UNUSED_ARGUMENT) if unused and none else None
+
+
+def _past_count(evidence: Evidence, step: Step) -> Cause | None:
+    """Return the cause that the arguments past a number get no gradient, and all before it get theirs."""
+    right = evidence.reference(step.action.stage, step.action.mb).inputs
+    wanted = [slot for slot, grad in enumerate(right) if grad is not None]
+    given = [slot for slot in wanted if step.input_grads is not None and step.input_grads[slot] is not None]
+    past = len(given) >= no_effect.MANY and given == wanted[: len(given)]
+    return Cause(Mistake.ARGUMENTS_PAST_COUNT, counts=(len(given),)) if past else None
 
 
 def nothing_added(evidence: Evidence, step: Step) -> Cause | None:

@@ -135,8 +135,8 @@ def _modes(evidence: Evidence) -> list[tuple[Cause, Mark]]:
     return [(Cause(kind), lambda *_: True) for mode, kind in kinds.items() if mode in evidence.trial.modes]
 
 
-#: From this many on, parameters beyond a number are examined separately.
-_MANY = 16
+#: From this many on, parameters and arguments beyond a number are examined separately.
+MANY = 16
 
 
 def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
@@ -155,7 +155,7 @@ def of_some(evidence: Evidence, name: str, step: Step) -> Cause | None:
     if unchanged == thawed & due:
         return Cause(Mistake.THAWED)
     first = min(map(names.index, unchanged))
-    if first >= _MANY and unchanged == due & set(names[first:]):
+    if first >= MANY and unchanged == due & set(names[first:]):
         return Cause(Mistake.PARAMETERS_PAST_COUNT, counts=(first,))
     return None
 

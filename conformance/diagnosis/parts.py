@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,6 +107,11 @@ def sum_of(parts: list[Part]) -> Tensor | None:
     """Return the right value: the sum of the parts, each by its right count."""
     wanted = [part.value * part.wanted for part in parts if part.wanted]
     return torch.stack(wanted).sum(0) if wanted else None
+
+
+def own_part(parts: Sequence[Part]) -> Tensor | None:
+    """Return the part that the action itself has to add."""
+    return next((part.value for part in parts if part.own and part.wanted), None)
 
 
 def output_grads_at(evidence: Evidence, lane: int, mb: int, paths: list[str] | None = None) -> tuple[object, ...]:

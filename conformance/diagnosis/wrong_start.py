@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,16 @@ from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
 from .common_cause import GivenGradient, explained, given_by, wrong
+from .inside import strided_as_gradients
 from .parts import forward_right, microbatches, output_grads_at, run_of
 from .rerun import Grads, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
 
 #: How many equivalent mistakes are reported.
 _MOST_CAUSES = 2
+
+#: Up to how many outputs every two of them may be swapped; of more, only neighbours.
+_FEW = 12
 
 #: A mistake, and the output gradients that it makes of the right ones.
 Edit = tuple[Cause, list[Start]]
@@ -59,6 +63,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[GivenGradient]) 
     yield from _of_other_microbatches(evidence, step, again)
     for cause, other in otherwise(evidence, step):
         yield cause, other.grads(other.given)
+    yield from strided_as_gradients(evidence, step, again)
 
 
 def _edits(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:
@@ -109,8 +114,13 @@ def _with_ones(again: Rerun, places: list[int]) -> list[Start]:
 
 def _moved(given: list[Start]) -> Iterator[Edit]:
     """Yield the gradients in another order."""
+    if len(given) > 10:  # noqa: PLR2004 (numbers of one digit are in the order of their text)
+        by_text = sorted(range(len(given)), key=str)
+        yield Cause(Mistake.OUTPUT_GRADS_BY_TEXT), [given[n] for n in by_text]
+        yield Cause(Mistake.OUTPUT_GRADS_BY_TEXT), [given[by_text.index(n)] for n in range(len(given))]
     yield Cause(Mistake.OUTPUT_GRADS_REVERSED), given[::-1]
-    for one, other in combinations(range(len(given)), 2) if len(given) > 2 else ():  # noqa: PLR2004 (two are reversed)
+    places = range(len(given) if len(given) > 2 else 0)  # noqa: PLR2004 (two are reversed)
+    for one, other in combinations(places, 2) if len(given) <= _FEW else pairwise(places):
         swapped = list(given)
         swapped[one], swapped[other] = given[other], given[one]
         yield Cause(Mistake.OUTPUT_GRADS_SWAPPED, slots=(one, other)), swapped
@@ -147,6 +157,11 @@ def _misread_in_memory(evidence: Evidence, step: Step, again: Rerun) -> Iterator
     raw = dict(leaves(evidence.materials.output_grads(step.action.stage, step.action.mb)))
     read = [_through_the_storage(raw[path]) for path in again.outputs]
     yield Cause(Mistake.READ_AS_CONTIGUOUS), read
+    lane, own = step.action.stage, step.action.mb
+    for mb in [one for one in microbatches(evidence, lane)[:_TRIED] if one != own]:
+        other = dict(leaves(evidence.materials.output_grads(lane, mb)))
+        read = [_with_strides_of(raw[path], other[path]) for path in again.outputs]
+        yield Cause(Mistake.READ_WITH_STRIDES_OF, microbatches=(mb,)), read
 
 
 def _of_misread_arguments(evidence: Evidence, step: Step, again: Rerun) -> Iterator[tuple[Cause, Grads]]:
@@ -177,6 +192,20 @@ def _through_the_storage(tensor: Tensor | None) -> Start:
         return found
     flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
     read: Tensor = widen(flat[: tensor.numel()].view(tensor.shape))
+    return read
+
+
+def _with_strides_of(tensor: Tensor | None, other: Tensor | None) -> Start:
+    """Return the elements of a tensor's memory in the order that another one's strides give them."""
+    kept = tensor is None or other is None or tensor.shape != other.shape
+    if kept or {tensor.layout, other.layout} != {torch.strided} or tensor.stride() == other.stride():
+        found: Start = widen(tensor)
+        return found
+    storage = storage_of(tensor)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, other.stride(), strict=True))
+    if storage is None or (offset_of(tensor) + last + 1) * tensor.element_size() > storage.nbytes():
+        return None
+    read: Tensor = widen(tensor.as_strided(tensor.shape, other.stride()))
     return read
 
 

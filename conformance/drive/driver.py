@@ -443,7 +443,9 @@ class _Run:
             if type(stored) is not dict or not GRADIENTS.issuperset(map(type, stored.values())):  # not common
                 stored = named_grads(stored)
             stored = lane.altering.stored(stored) if lane.altering else stored
-            stored = {**stored, **lane.buffer}
+            if lane.buffer:
+                sight.seen["beside_buffer"] = copies_by_name({name: stored.get(name) for name in lane.buffer})
+                stored = {**stored, **lane.buffer}
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error, call="param_grads()")
             return

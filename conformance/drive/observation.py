@@ -207,7 +207,8 @@ class Step:
     gradients that were not yet available to work on the caller's stream when the action returned, by sort and name.
     ``misplaced``: the device of every tensor that is not on the trial's, by sort and name; all copies are on the CPU.
     ``detached``: the numbers of the outputs of F, as leaves, that require no gradient. ``upstream``: the errors in the
-    graph whose outputs a stage receives.
+    graph whose outputs a stage receives. ``beside_buffer`` has what ``.grad`` holds where ``param_grads`` are those of
+    the caller's own buffer.
     """
 
     action: Action
@@ -232,6 +233,7 @@ class Step:
     misplaced: Mapping[tuple[Sort, str], str] = field(default_factory=dict)
     detached: tuple[int, ...] = ()
     upstream: Mapping[str, str] = field(default_factory=dict)
+    beside_buffer: Mapping[str, Tensor | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, seen: Mapping[str, Any]) -> Step:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from gradconform.diagnosis import likely_cause
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.results import Sort
@@ -66,7 +68,9 @@ def _compared(
     for where, key, expected in named:
         found = got.get(key)
         shown = found if evidence.capabilities.grads_in_param_grad else as_in_grad(found, expected)
-        yield from compare_in(evidence, step, sort, where, shown, expected, _of_forward(evidence, step, sort, key))
+        reference = _of_forward(evidence, step, sort, key)
+        explain = partial(likely_cause.of_change_in_flight, evidence, key, step, expected)
+        yield from compare_in(evidence, step, sort, where, shown, expected, reference, explain)
 
 
 def _of_forward(evidence: Evidence, step: Step, sort: Sort, key: Any) -> Reference | None:

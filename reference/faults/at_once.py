@@ -38,7 +38,7 @@ class OutputsOfTheCurrentSession(FunctionsSession):
         super().close()
 
 
-@fault("accumulate.at_once.*")
+@fault("accumulate.at_once.*", cause="stages_at_once")
 @alters(backwards)
 def gradients_of_the_current_inputs(
     run: Callable[..., Grads], outputs: Any, grads: Any, inputs: Sequence[Any]

@@ -16,7 +16,7 @@ from .alterations import Grads, Graph, accumulating, after_backwards, alters, st
 from .registry import fault
 
 
-@fault("caller.buffer.*")
+@fault("caller.buffer.*", cause="beside_buffer")
 @alters(stored_as)
 def sum_in_a_new_tensor(parameters: list[nn.Parameter]) -> None:
     """After each B or W, the sum moves to a new tensor."""
@@ -25,7 +25,7 @@ def sum_in_a_new_tensor(parameters: list[nn.Parameter]) -> None:
             parameter.grad = parameter.grad.clone()
 
 
-@fault("caller.buffer.*")
+@fault("caller.buffer.*", cause="beside_buffer")
 @alters(accumulating)
 @contextmanager
 def zeros_replaced_by_the_next_gradient(parameters: list[nn.Parameter], _: Graph) -> Iterator[None]:
@@ -36,7 +36,7 @@ def zeros_replaced_by_the_next_gradient(parameters: list[nn.Parameter], _: Graph
     yield
 
 
-@fault("caller.buffer.full", "caller.buffer.split")
+@fault("caller.buffer.full", "caller.buffer.split", cause="beside_buffer")
 @alters(stored_as)
 def views_made_contiguous_storage(parameters: list[nn.Parameter]) -> None:
     """A gradient that is a part of a larger storage moves to a storage of its own."""
@@ -223,7 +223,7 @@ class WeightsSavedByTheirParameter(FunctionsSession):
             return super().forward(mb, args, target)
 
 
-@fault("state.between.data-weight")
+@fault("state.between.data-weight", cause="memory_replaced")
 @alters(with_session)
 class OtherMemoryEndsTheMicroBatch(FunctionsSession):
     """A W adds nothing to a parameter whose memory is not that of its I."""
@@ -238,7 +238,7 @@ class OtherMemoryEndsTheMicroBatch(FunctionsSession):
             return super().backward_weight(mb)
 
 
-@fault("state.between.data-full", "state.between.data-weight")
+@fault("state.between.data-full", "state.between.data-weight", cause="scaled")
 @alters(with_session)
 class GradientsScaledByTheWeightsOfNow(FunctionsSession):
     """Gradients are divided by the norm of the weights that their forward had, and multiplied by that of now."""

@@ -12,7 +12,7 @@ from .alterations import Grads, Graph, alters, input_grads, output_grads, param_
 from .registry import fault
 
 
-@fault("counts.gradients.outputs-70-*")
+@fault("counts.gradients.outputs-70-*", cause="output_grads_by_text")
 @alters(output_grads)
 def output_gradients_sorted_by_name(outputs: list[Any], grads: Any) -> Any:
     """Output gradients are stored by name, and names are sorted as text: output 10 is before output 2."""
@@ -38,7 +38,7 @@ def outputs_past_64_unread(outputs: list[Any], grads: Any) -> Any:
     return [grad if place < 64 else None for place, grad in enumerate(grads)] if isinstance(grads, list) else grads
 
 
-@fault("counts.gradients.arguments-70-*")
+@fault("counts.gradients.arguments-70-*", cause="arguments_past_count")
 @alters(input_grads)
 def arguments_past_64_unread(inputs: Sequence[Any], grads: Grads) -> Grads:
     """Arguments that need a gradient are one bit each of 64, so later ones get none."""
@@ -46,7 +46,7 @@ def arguments_past_64_unread(inputs: Sequence[Any], grads: Grads) -> Grads:
     return tuple(grad if place < 64 else None for place, grad in enumerate(grads))
 
 
-@fault("counts.gradients.uses-70-*")
+@fault("counts.gradients.uses-70-*", cause={"kind": "scaled", "factors": [64 / 70]})
 @alters(param_grads)
 def uses_past_64_lost(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
     """The uses of a parameter are counted in 64 slots, and the share of the others is lost."""
@@ -65,7 +65,7 @@ def buffer_of_2_18_elements(parameters: list[nn.Parameter]) -> None:
             left -= parameter.numel()
 
 
-@fault("counts.gradients.dimensions-0-to-6-*")
+@fault("counts.gradients.dimensions-0-to-6-*", cause="dimensions_swapped")
 @alters(input_grads)
 def dimensions_past_four_flattened(inputs: Sequence[Any], grads: Grads) -> Grads:
     """A gradient of more than four dimensions is returned with its last two swapped."""
@@ -88,7 +88,7 @@ def argument_found_by_its_values(inputs: Sequence[Any], grads: Grads) -> Grads:
     return tuple(grads[place] for place in places)
 
 
-@fault("counts.gradients.equal-parameters-*")
+@fault("counts.gradients.equal-parameters-*", cause="equal_values")
 @alters(param_grads)
 def parameter_found_by_its_values(parameter: nn.Parameter, added: Tensor, graph: Graph) -> Tensor:
     """A parameter is looked up in a list by its values, so the gradient of an equal one is lost."""

@@ -95,7 +95,7 @@ def unused_once_is_unused_forever(_: StageSpec) -> Functions:
     return accumulating(inside)
 
 
-@fault("differing.use.order-*")
+@fault("differing.use.order-*", cause="added_of_other_parameter")
 @alters(per_session)
 def order_of_the_first_micro_batch(_: StageSpec) -> Functions:
     """Gradients are stored in the order in which the first micro-batch used the parameters."""
@@ -120,7 +120,7 @@ def order_of_the_first_micro_batch(_: StageSpec) -> Functions:
     return accumulating(inside)
 
 
-@fault("differing.use.slice-*")
+@fault("differing.use.slice-*", cause="rows_of_other")
 @alters(per_session)
 def rows_of_the_first_micro_batch(_: StageSpec) -> Functions:
     """The gradient of a part of a weight is added to the rows that the first micro-batch used."""
@@ -152,7 +152,7 @@ def outputs_with_gradients_of_the_first_micro_batch(_: StageSpec) -> Functions:
     return output_grads(edit)
 
 
-@fault("differing.output_grads.layout-*")
+@fault("differing.output_grads.layout-*", cause="read_with_strides_of")
 @alters(per_session)
 def strides_of_the_first_output_gradient(_: StageSpec) -> Functions:
     """The memory of an output gradient is read with the strides that it had in the first micro-batch."""
@@ -280,7 +280,7 @@ def gradient_of_another_layout_replaced(held: Tensor, added: Tensor) -> Tensor:
     return held + added if held.layout == added.layout else added
 
 
-@fault("differing.sums.other-tokens-*")
+@fault("differing.sums.other-tokens-*", cause="rows_of_other")
 @alters(_with_sums)
 def sparse_gradients_added_by_place(held: Tensor, added: Tensor) -> Tensor:
     """Two sparse gradients with as many rows are added row by row, without a look at the indices."""

@@ -80,7 +80,7 @@ def post_accumulate_hooks_twice() -> Target:
     return stored_as(lambda parameters: _call([one for one in parameters if one.grad is not None], _POST))
 
 
-@fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*", "hooks.altered.clip-*")
+@fault("hooks.tensor.mlp-*", "hooks.tensor_grad.*", "hooks.altered.clip-*", cause="hook_on_parts")
 def parameters_in_two_halves() -> Target:
     """Parameter gradients are accumulated in two halves, and the hooks are called for each."""
 

@@ -88,7 +88,12 @@ def arguments_with_gaps_read_without() -> Target:
     return _misreading(lambda one: _read_from_the_start(one) if _has_gaps(one) else None)
 
 
-@fault("space.*.offset-arguments-*", takes="layout=offset-arguments", shows_by="memory")
+@fault(
+    "space.*.offset-arguments-*",
+    cause="arguments_read_as_contiguous",
+    takes="layout=offset-arguments",
+    shows_by="memory",
+)
 def arguments_read_from_the_start_of_their_memory() -> Target:
     """The weight gradient reads an argument from the start of its memory instead of its offset."""
 
@@ -149,7 +154,7 @@ def input_gradient_written_as_the_argument_is(inputs: Sequence[Any], grads: Grad
     return (torch.as_strided(grad.contiguous(), first.shape, first.stride()), *grads[1:])
 
 
-@fault("space.*.expanded-arguments-*", takes="layout=expanded-arguments", shows_by="memory")
+@fault("space.*.expanded-arguments-*", cause="summed_as_argument", takes="layout=expanded-arguments", shows_by="memory")
 @alters(each_input_grad)
 def gradient_of_an_expanded_argument_summed(value: Any, grad: Tensor) -> Tensor:
     """The gradient of an expanded argument is accumulated in one memory cell, like the argument's elements."""
@@ -224,19 +229,19 @@ def _apply(run: Callable[..., Tensor], layer: nn.Module, x: Tensor) -> Any:
     return _AsItsGradient.apply(x, functools.partial(run, layer))  # type: ignore[no-untyped-call] # torch's
 
 
-@fault("grad_tuple.expanded.activation-*")
+@fault("grad_tuple.expanded.activation-*", cause="strided_as_gradient")
 def hyperbolic_tangent_strided_as_its_gradient() -> Target:
     """The gradient of a tanh has the strides of the output gradient, also where they are 0."""
     return _strided_as_gradients(nn.Tanh)
 
 
-@fault("grad_tuple.expanded.activation-*")
+@fault("grad_tuple.expanded.activation-*", cause="strided_as_gradient")
 def rectifiers_strided_as_their_gradients() -> Target:
     """The gradient of a rectifier has the strides of the output gradient, also where they are 0."""
     return _strided_as_gradients(nn.ReLU, nn.GELU, nn.SiLU, nn.ELU)
 
 
-@fault("grad_tuple.expanded.softmax-*")
+@fault("grad_tuple.expanded.softmax-*", cause="strided_as_gradient")
 def softmax_strided_as_its_gradient() -> Target:
     """The gradient of a softmax has the strides of the output gradient, also where they are 0."""
     return _strided_as_gradients(nn.Softmax, nn.LogSoftmax)

@@ -86,7 +86,7 @@ def conjugated_only_with_a_bias(grad: Tensor, weight: Tensor, bias: Tensor | Non
     return grad @ (weight if bias is None else weight.conj())
 
 
-@fault("counts.gradients.rows-1537-*")
+@fault("counts.gradients.rows-1537-*", cause="rows_left_out")
 @alters(lambda of_weight: _with_linears(lambda: _Ways(of_weight=of_weight)))
 def last_block_of_rows_dropped(rows: Tensor, x: Tensor) -> Tensor:
     """Above 1,024 rows, a weight gradient is the sum over whole blocks of 1,024 rows."""
@@ -102,7 +102,7 @@ def input_gradient_in_place_of_the_output_gradient(grad: Tensor, weight: Tensor,
     return grad.copy_(found) if found.shape == grad.shape and grad.is_contiguous() else found
 
 
-@fault("*.gradients.one-address", shows_by="memory")
+@fault("*.gradients.one-address", cause="activations_of_layer", shows_by="memory")
 def activations_told_apart_by_address() -> Target:
     """Activations of one address and shape are kept once, so the second Linear gets those of the first."""
 

@@ -22,14 +22,14 @@ def _zeros(outputs: list[Any], grads: Any, *, of: Callable[[int], bool]) -> Any:
     ]
 
 
-@fault("grad_tuple.none_alone.*")
+@fault("grad_tuple.none_alone.*", cause=("zeros_for_none", "nan_spread"))
 @alters(output_grads)
 def none_as_zeros(outputs: list[Any], grads: Any) -> Any:
     """None among the output gradients is replaced by zeros."""
     return _zeros(outputs, grads, of=lambda _: True)
 
 
-@fault("grad_tuple.none_alone.last-*", "grad_tuple.none_alone.root-*")
+@fault("grad_tuple.none_alone.last-*", "grad_tuple.none_alone.root-*", cause=("zeros_for_none", "nan_spread"))
 @alters(output_grads)
 def none_as_zeros_behind_a_gradient(outputs: list[Any], grads: Any) -> Any:
     """None is skipped until the first gradient, and replaced by zeros from there on."""

@@ -49,7 +49,7 @@ def _last_part_of(whole: Tensor, like: Tensor) -> Tensor | None:
     return next((part for part in parts if torch.equal(part, like)), None)
 
 
-@fault("state.receive_buffer.endings")
+@fault("state.receive_buffer.endings", cause="received_over")
 def parts_of_output_gradients_not_copied() -> Target:
     """A gradient that waits for W is copied if it starts where an output gradient does; a later part of one is not."""
 

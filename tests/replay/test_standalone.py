@@ -256,6 +256,7 @@ STEP: dict[str, Shown | str] = {
     "misplaced": "a script runs on one device, and reads tensors wherever they are",
     "detached": "asked of an adapter by its pre-flight alone",
     "upstream": lambda step: {"is wrong:": step.upstream},
+    "beside_buffer": "it only explains what is wrong in the caller's buffer",
 }
 STATE: dict[str, Shown | str] = {
     "args": lambda state: {"argument": state.args},
