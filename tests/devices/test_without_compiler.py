@@ -71,7 +71,14 @@ def test_the_device_computes_the_same_as_the_cpu(device: str) -> None:
     ("device", "limits"),
     [
         ("lazy", ("Input tensor is not a lazy tensor", "The operator aten::as_strided appears to be a view operator")),
-        ("simpy", ("Could not run 'aten::_thnn_fused_lstm_cell'", "convolution_overrideable not implemented")),
+        (
+            "simpy",
+            (
+                "Could not run 'aten::_thnn_fused_lstm_cell'",
+                "convolution_overrideable not implemented",
+                "'_Module' object has no attribute 'device'",  # torch's checkpoint restores the device
+            ),
+        ),
     ],
 )
 def test_the_right_split_backward_has_no_failure(device: str, limits: tuple[str, ...]) -> None:

@@ -64,10 +64,13 @@ def test_doctor_names_the_defects_that_cannot_be_found_on_the_device(process: Pr
 def test_the_quick_profile_passes_except_for_features_the_device_lacks(tmp_path: Path, process: Process) -> None:
     report = judged(tmp_path, process, "--profile", "quick")
     counts = Counter(result["status"] for result in report["results"])
-    assert counts["passed"] >= len(report["results"]) - 10, counts
+    assert counts["passed"] > 0.9 * len(report["results"]), counts
     # The device has no sparse gradients. Torch raises for them on its own thread, which ends the process or not.
     ways = {
-        "unsupported": "plain autograd on this device ",
+        "unsupported": (
+            "plain autograd on this device ",
+            "on this device `parameter.data = tensor` keeps the old values",
+        ),
         "error": "the process was killed by SIGABRT; the same happens with plain autograd",
     }
     others = [result for result in report["results"] if result["status"] != "passed"]

@@ -11,7 +11,7 @@ from gradconform.reading.record_file import read_run
 
 Judge = Callable[..., pytest.RunResult]
 
-#: Plain autograd, full backward only, but an abort where the output has four dimensions: on the stage conv2d.
+#: Plain autograd, full backward only, but an abort where the output has four dimensions: on a stage of a convolution.
 ABORTS = """
 import os
 import torch
@@ -32,19 +32,21 @@ def test_a_check_that_crashes_its_worker_is_an_environment_error(judge: Judge, p
         """
         import gradconform
 
-        @gradconform.parametrize_checks("aborts.py", checks=["full.gradients.conv2d", "full.gradients.mlp"])
+        names = ["full.gradients.conv2d-channels-last", "full.gradients.mlp"]
+
+        @gradconform.parametrize_checks("aborts.py", checks=names)
         def test_ours(check):
             check()
         """
     )
-    checks = ("full.gradients.conv2d", "full.gradients.mlp", "full.gradients.residual")
+    checks = ("full.gradients.conv2d-channels-last", "full.gradients.mlp", "full.gradients.batch-norm")
     files = ("--gradconform-json=report.json", "--gradconform-ndjson=run.ndjson")
     result = judge("-n2", *files, target="aborts.py", checks=checks)
     assert result.parseoutcomes() == {"failed": 2, "passed": 3}
     for name, planned in (("report.json", 3), ("report-2.json", 2)):
         report = json.loads((pytester.path / name).read_text())
         told = {found["check"]: (found["status"], found["kind"]) for found in report["results"]}
-        assert told["full.gradients.conv2d"] == ("error", "environment")
+        assert told["full.gradients.conv2d-channels-last"] == ("error", "environment")
         assert list(told.values()).count(("passed", None)) == planned - 1
         assert (report["summary"]["planned"], report["summary"]["not_run"]) == (planned, 0)
     run = read_run(pytester.path / "run.ndjson")
