@@ -46,6 +46,8 @@ class DeepSpeedRuntime:
         "experts": "dense",
         "use": "always-used",
         "context": "whole-sequences",
+        # Targets of a second loss are arguments.
+        "predictions": "one-prediction",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:

@@ -77,6 +77,8 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.hooked": "passed",
             "step.used-on-one-replica": "passed",
             "step.whole-experts": "passed",
+            "step.two-predictions": "passed",
+            "step.ddp-predictions": "passed",
             "step.ddp-tied": "passed",
             "step.ddp-unreduced": "passed",
             "step.pairs.interleaved-1f1b-1": "unsupported",  # interleaving over two ranks refuses three micro-batches

@@ -59,6 +59,7 @@ class Composition:
     use: Literal["", "replica", "microbatch", "step", "never"] = ""
     context: ContextStyle = "whole"
     counted: Literal["some", "all", "first-half"] = "some"
+    predicts_two: bool = False
 
     @property
     def has_auxiliary(self) -> bool:
