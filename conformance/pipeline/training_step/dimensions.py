@@ -364,6 +364,7 @@ ALONE: dict[str, dict[str, str]] = {
         "context": "half-ignored",
     },
     "used-on-one-replica": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-on-one-replica"},
+    "fsdp-used-on-one-replica": {"layout": "two-replicas", "data_parallel": "fsdp", "use": "used-on-one-replica"},
     "used-in-one-microbatch": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-in-one-microbatch"},
     "used-in-first-step": {
         "layout": "two-replicas",
