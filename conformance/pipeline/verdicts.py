@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from .exchange import Job, Mark, Outcome
 from .training_step.composition import StepCase
 
 How = Literal["raised", "hung", "died"]
+
+#: The signals by which a process ends itself.
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 #: Gloo's text for the two ends of a connection: the ports differ in each case, but the message is the same.
 _ADDRESSES = re.compile(r" \(\[[^\]]*\]:\d+\S* <--> [^)]*\)")
@@ -203,7 +207,9 @@ def _first(ended: Ended, timeout: float) -> _First:
     hung = sorted(
         _inside_first(ended.hung, inside), key=lambda rank: rank in ended.marks and bool(ended.marks[rank].case)
     )
-    for rank in [*raised_inside, *hung, *_inside_first(died, inside)]:
+    # A rank that crashed leaves broken connections to the others, which raise for this reason alone.
+    crashed = sorted(rank for rank, code in died.items() if -code in _CRASHES and rank in inside - set(raised))
+    for rank in [*crashed, *raised_inside, *hung, *_inside_first(died, inside)]:
         if rank in raised:
             return _raised(raised[rank])
         if rank in ended.hung:
