@@ -33,7 +33,7 @@ from gradconform.pipeline.training_step.composition import (
     unclaimed_values,
     with_what_is_new,
 )
-from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
+from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, EIGHT, QUICK, RARE
 from gradconform.pipeline.training_step.experts import Mixture, Router, affinities
 from gradconform.pipeline.training_step.model import (
     CALLS,
@@ -92,6 +92,20 @@ def test_the_twelve_most_common_steps_run_on_two_ranks_and_others_on_two_or_four
     assert (len(quick), {case.composition.ranks for case in quick}) == (12, {2})
     assert {case.composition.ranks for case in CASES.values()} == {2, 4}
     assert [case.id for case in quick] == [case.id for case in CASES.values() if case.id.removeprefix("step.") in QUICK]
+
+
+def test_profile_full_adds_steps_on_eight_ranks_that_the_other_constraints_allow() -> None:
+    added = [case for case in step_cases("full") if case.id not in CASES]
+    assert [case.id.removeprefix("step.") for case in added] == list(EIGHT)
+    assert {case.composition.ranks for case in added} == {8}
+    words = [dict(zip([one.name for one in DIMENSIONS], case.row, strict=True)) for case in added]
+    # Without more than four processes, layouts say whether there are tensor ranks; here all compositions have two.
+    assert {one.because for one in CONSTRAINTS for row in words if one.forbids(row)} == {
+        "more than four processes are seldom available",
+        "experts are divided over tensor ranks only if there are several",
+    }
+    assert {case.composition.tensor_ranks for case in added} == {2}
+    assert {"tensor", "replicas"} <= {case.composition.experts for case in added}
 
 
 def test_torch_can_make_the_schedule_of_each_composition_in_its_size() -> None:
@@ -418,6 +432,14 @@ def test_splitting_a_batch_also_splits_its_keyword_arguments() -> None:
     assert (first.x.tolist(), second.kwargs["scale"].tolist()) == ([0, 1, 2], [1.0, 1.0])
 
 
+@pytest.mark.nightly
+def test_the_plain_runtime_passes_every_step_on_eight_ranks(tmp_path: Path) -> None:
+    told, found = run("reference-runtime", "--profile", "full", "--checks", "step.eight-*", folder=tmp_path)
+    assert {check: result["status"] for check, result in found.items()} == {f"step.{name}": "passed" for name in EIGHT}
+    assert "training steps on 8 ranks" in told
+    assert "unclaimed capabilities are tried" not in told
+
+
 @pytest.mark.slow
 def test_torch_loses_gradients_in_an_evaluation_and_counts_an_extra_batch(tmp_path: Path) -> None:
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
@@ -450,6 +472,7 @@ def test_failures_of_torchs_runtime_are_not_charged_to_functions_in_it(tmp_path:
         (("torch", "--ranks", "4"), "--ranks requires --schedule; training steps have fixed sizes"),
         (("torch", "--checks", "step.fsdp-evaluate"), "nearest: step.fsdp-evaluated"),
         (("torch", "--checks", "step.autocast"), "add --profile standard"),
+        (("torch", "--checks", "step.eight-experts"), "add --profile full"),
         (("autograd",), "'autograd' is an adapter; a pipeline requires a runtime"),
         (("no.such.module",), "no.such.module"),
     ],

@@ -381,3 +381,56 @@ ALONE: dict[str, dict[str, str]] = {
     },
     "mean-of-predictions": {"schedule": "gpipe", "auxiliary": "auxiliary", "predictions": "two-predictions"},
 }
+
+#: Compositions on eight processes by name: two stages, two replicas, and two ranks that share layers or experts.
+EIGHT: dict[str, dict[str, str]] = {
+    "eight-experts": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-tensor-ranks",
+        "routing": "uneven-routing",
+    },
+    "eight-experts-sharded": {
+        "layout": "two-by-two",
+        "schedule": "interleaved-1f1b",
+        "data_parallel": "fsdp",
+        "steps": "zeroed",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-tensor-ranks",
+    },
+    "eight-experts-over-replicas": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-replicas",
+        "routing": "idle-rank",
+    },
+    "eight-sequence": {
+        "layout": "two-by-two",
+        "schedule": "interleaved-zero-bubble",
+        "data_parallel": "fsdp-kept",
+        "loss": "sum",
+        "auxiliary": "auxiliary",
+        "tensor_parallel": "sequence",
+    },
+    "eight-vocabulary": {
+        "layout": "two-by-two",
+        "schedule": "gpipe",
+        "data_parallel": "fsdp",
+        "steps": "clipped",
+        "tensor_parallel": "vocabulary",
+    },
+    "eight-context": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "context": "zigzag",
+    },
+}
