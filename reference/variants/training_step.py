@@ -235,7 +235,7 @@ class DividedLast(PlainSession):
 
 @right("two-predictions", "ddp-predictions", "mean-of-predictions")
 class SecondLossInTokensOfFirst(PlainSession):
-    """Divides all losses by the tokens of the first, and multiplies the second by the share of its own tokens first."""
+    """Divides both losses by the tokens of the first, and corrects the second by the ratio."""
 
     def second_weight(self, batch: Batch, chunk: Batch) -> float:
         if not self.spec.second_target or self.spec.reduction != "tokens":

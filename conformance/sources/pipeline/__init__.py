@@ -36,8 +36,8 @@ _OPTIONS = (
         unset="quick",
         read=profile_named,
         check=profile_named,
-        help="training steps: run quick (the most common, on two ranks), standard (every pair of features, on two "
-        "and four ranks) or full (standard, and some on eight ranks)",
+        help="training steps: run quick (the commonest, on two ranks), standard (every pair of features, on up to "
+        "four) or full (also on eight)",
     ),
     Option(
         name="schedule",
