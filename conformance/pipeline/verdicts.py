@@ -112,9 +112,9 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
 def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase) -> Result:
     """Return the result for a verdict on the target, given the one with a correct split backward in its place.
 
-    If torch's runtime raises or crashes with both, it cannot run the case, and the target gets no verdict. If a training
-    step is wrong with both, the runtime is at fault: only errors that the reference does not show are charged. If both
-    are wrong in other ways, that is an error of the environment.
+    If torch's runtime raises or crashes with both, it cannot run the case, and the target gets no verdict. If a
+    training step is wrong with both, the runtime is at fault: only errors that the reference does not show are charged.
+    If both are wrong in other ways, that is an error of the environment.
     """
     result = found.result
     if of_reference is None or of_reference.result.status not in {"failed", "error"}:

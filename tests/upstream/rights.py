@@ -348,6 +348,19 @@ def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
     return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
 
 
+def norm_of_all_experts() -> contextlib.AbstractContextManager[None]:
+    """Sum squares over the ranks that divide experts."""
+
+    def clip_grad_norm_(parameters: Any, max_norm: float, **_: Any) -> Any:
+        square = sum(one.grad.square().sum() for one in parameters)
+        torch.distributed.all_reduce(square)
+        for one in parameters:
+            one.grad *= (max_norm / square.sqrt()).clamp(max=1.0)
+        return square.sqrt()
+
+    return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
+
+
 def on_the_cpu() -> contextlib.AbstractContextManager[None]:
     """Run on the CPU instead of the device."""
     return replaced(("torch_xla.device", lambda: torch.device("cpu")))
@@ -365,7 +378,10 @@ PROJECTS: dict[str, RightOf] = {
     "torchpippy": pippys_function,
 }
 OTHERS: dict[str, dict[str, RightOf]] = {
-    "deepspeed": {"clipped_by_norm_of_first_stage": norm_of_all_stages},
+    "deepspeed": {
+        "clipped_by_norm_of_first_stage": norm_of_all_stages,
+        "norm_averaged_over_experts": norm_of_all_experts,
+    },
     "megatron-core": {"bias_beside_frozen_weight": linear_of_torch},
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
