@@ -62,6 +62,10 @@ class Batch:
         """Return how many tokens of the micro-batches ``counts`` counts."""
         return sum(int(counts(chunk.target).sum()) for chunk in self.split())
 
+    def second_tokens(self, counts: Callable[[Tensor], Tensor], name: str) -> int:
+        """Return how many targets of the second loss, the keyword argument ``name``, ``counts`` counts."""
+        return sum(int(counts(chunk.kwargs[name]).sum()) for chunk in self.split())
+
     def positions(self) -> int:
         """Return how many tokens of the micro-batches stages receive, counted in the loss or not."""
         return sum(chunk.x.numel() for chunk in self.split())
@@ -96,6 +100,12 @@ class StepSpec:
     ``auxiliary_scale``, the gradient of its loss enters the backward times that number, which is 1 unless set. Such a
     loss counts in that of a step as the others do, by its mean or its sum over micro-batches. For ``tokens``, it is a
     sum over all tokens of a micro-batch, and is divided by their number in the whole batch, :meth:`Batch.positions`.
+
+    ``second_target`` is empty, or the name of the keyword argument with the targets of a second loss. The last stage
+    computes this loss itself: it predicts a further token with the embedding and the head of the model, which are tied
+    if they are in two stages. If a submodule has ``second_scale``, the gradient of the second loss enters the backward
+    times that number, which is 1 unless set. It counts in that of a step as ``loss`` does. For ``tokens``, it is
+    divided by the number of its own targets that ``counts`` counts in the whole batch, :meth:`Batch.second_tokens`.
 
     ``tensor_ranks`` share each stage: each receives the whole stage and the same batch, and must keep its part of the
     layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go unchanged into a
@@ -155,6 +165,7 @@ class StepSpec:
     context: ContextStyle = "whole"
     attentions: tuple[str, ...] = ()
     occasional: tuple[str, ...] = ()
+    second_target: str = ""
     note: Callable[[str], None] = _unheard
 
     @property
@@ -289,6 +300,14 @@ def scale_auxiliary(modules: Iterable[nn.Module], scale: float) -> None:
         for inner in module.modules():
             if hasattr(inner, "auxiliary_scale"):
                 vars(inner)["auxiliary_scale"] = scale
+
+
+def scale_second(modules: Iterable[nn.Module], scale: float) -> None:
+    """Multiply the gradient of the last stage's second loss by ``scale``."""
+    for module in modules:
+        for inner in module.modules():
+            if hasattr(inner, "second_scale"):
+                vars(inner)["second_scale"] = scale
 
 
 def balance_experts(modules: Iterable[nn.Module], total: Callable[[Tensor], Tensor]) -> None:

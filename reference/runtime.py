@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradconform.runtime import Batch, Kept, Shard, StepSpec, balance_experts, scale_auxiliary
+from gradconform.runtime import Batch, Kept, Shard, StepSpec, balance_experts, scale_auxiliary, scale_second
 
 from .context_parallel import ContextSession
 
@@ -85,6 +85,16 @@ class PlainSession(ContextSession):
     def auxiliary_weight(self, batch: Batch, chunk: Batch) -> float:
         """Return the weight of the auxiliary losses of a micro-batch."""
         return 1.0 / self.positions(batch) if self.spec.reduction == "tokens" else self.weight(batch, chunk)
+
+    def second_tokens(self, batch: Batch) -> float:
+        """Return the number of tokens of the whole batch that count in the second loss."""
+        return self.of_whole_batch(batch.second_tokens(self.spec.counts, self.spec.second_target))
+
+    def second_weight(self, batch: Batch, chunk: Batch) -> float:
+        """Return the weight of the second loss of a micro-batch."""
+        if not self.spec.second_target or self.spec.reduction != "tokens":
+            return self.weight(batch, chunk)
+        return 1.0 / self.second_tokens(batch)
 
     # The precision of stages.
 
@@ -168,6 +178,7 @@ class PlainSession(ContextSession):
         del mb
         weight, auxiliary = self.weight(batch, chunk), self.auxiliary_weight(batch, chunk)
         scale_auxiliary(self.running.values(), auxiliary)
+        scale_second(self.running.values(), self.second_weight(batch, chunk))
         passed, loss = self.forward(chunk)
         self.backward(passed, None if loss is None else loss * weight)
         self.take_gradients()

@@ -56,7 +56,7 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
         raise SelectionError(msg)
     if report is None or before is None:
         _case(arguments.what)
-        return _Wanted(arguments.what, target, PipelineOptions(profile="standard", checks=(arguments.what,), **given))
+        return _Wanted(arguments.what, target, PipelineOptions(profile="full", checks=(arguments.what,), **given))
     try:
         of_report = PipelineOptions.from_json(report.options).alone(before.check)
     except SelectionError as error:
@@ -66,7 +66,7 @@ def _wanted(arguments: argparse.Namespace, report: Report | None, before: Result
 
 
 def _case(check: str) -> StepCase:
-    known = {case.id: case for case in step_cases("standard")}
+    known = {case.id: case for case in step_cases("full")}
     if check not in known:
         msg = f"unknown training step {check!r}; nearest: {nearest(check, known)[:200]}"
         raise SelectionError(msg)

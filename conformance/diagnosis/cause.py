@@ -208,6 +208,12 @@ class Mistake(Enum):
     AUXILIARY_OF_MICROBATCHES = (
         "the auxiliary losses are the mean of micro-batch means instead of the mean over all tokens"
     )
+    SECOND_LOSS_MISSING = "the second loss is missing"
+    SECOND_LOSS_SCALED = "the second loss is scaled by {c.factors[0]:.4g}: {any_name}"
+    SECOND_LOSS_OF_REPLICAS = "each replica's second loss is divided by its own token count instead of the total"
+    SECOND_LOSS_OF_MICROBATCHES = (
+        "the second loss is the mean of micro-batch means instead of the mean over all its tokens"
+    )
     ATTENDS_TO_OWN_PART = "attention sees only the positions of its own rank"
     ATTENDS_TO_LATER = "attention also sees later positions"
     POSITIONS_OF_OTHER_DIVISION = "attention takes a rank's positions for those of another way to divide sequences"

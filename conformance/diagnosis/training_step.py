@@ -21,7 +21,7 @@ class StepPart:
 
     ``loss`` is the gradient of the micro-batch's loss, ``auxiliary`` that of the auxiliary losses; None for none.
     ``tokens`` is the number of counted tokens, ``positions`` that of all. ``own`` is false for the gradient of another
-    use of a tied parameter.
+    use of a tied parameter. ``second`` is true for the second loss of a micro-batch, which is a part of its own.
     """
 
     step: int
@@ -34,6 +34,7 @@ class StepPart:
     tokens: int
     positions: int
     own: bool = True
+    second: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,9 @@ def of_step_gradient(sums: StepSums, right: Tensor, got: Tensor | None) -> Cause
 
 def _of_scale(sums: StepSums, factor: float) -> Cause:
     """Return the cause of a gradient that is the right one times a factor: a divisor, if one is found."""
-    tokens = sum(part.tokens for part in sums.parts if part.own)
+    tokens = sum(part.tokens for part in sums.parts if part.own and not part.second)
     divisor = round(tokens / factor)
-    one_step = len({part.step for part in sums.parts}) == 1
+    one_step = len({(part.step, part.second) for part in sums.parts}) == 1
     if sums.reduction == "tokens" and one_step and math.isclose(tokens / factor, divisor, rel_tol=_DIVISOR):
         return Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{divisor} in place of the number of tokens, {tokens}",))
     return Cause(Mistake.SCALED, factors=(factor,))
@@ -103,6 +104,7 @@ def _value(parts: Sequence[StepPart], counts: _Counts) -> Tensor:
 def _hypotheses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     """Yield the possible mistakes, the simplest and commonest first."""
     yield from _of_auxiliary(sums)
+    yield from _of_second_loss(sums)
     yield from _of_factors(sums)
     yield from _of_steps(sums)
     yield from _of_replicas(sums)
@@ -112,11 +114,12 @@ def _hypotheses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 
 def _numbers(sums: StepSums) -> dict[str, float]:
-    tokens = sum(part.tokens for part in sums.parts if part.step == sums.step)
+    counted = [part for part in sums.parts if part.step == sums.step and not part.second]
+    tokens = sum(part.tokens for part in counted)
     found = {"the number of micro-batches": sums.microbatches, "the number of replicas": sums.replicas}
     found["the number of micro-batches of all replicas"] = sums.microbatches * sums.replicas
     found["the number of tokens"] = tokens
-    own = sum(part.tokens for part in sums.parts if (part.step, part.replica) == (sums.step, sums.replica))
+    own = sum(part.tokens for part in counted if part.replica == sums.replica)
     found["the number of tokens of a replica"] = own
     found["the number of tensor ranks"] = sums.tensor_ranks
     return {name: float(value) for name, value in found.items() if value > 1}
@@ -209,25 +212,33 @@ def _of_microbatches(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
 
 def _of_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
     """Yield wrong means in place of the mean over all tokens or over micro-batches."""
-    of_step: Counter[int] = Counter()
-    of_replica: Counter[tuple[int, int]] = Counter()
+    of_step: Counter[tuple[int, bool]] = Counter()
+    of_replica: Counter[tuple[int, int, bool]] = Counter()
     of_microbatch: Counter[tuple[int, int]] = Counter()
     for part in sums.parts:
-        of_step[part.step] += part.tokens
-        of_replica[part.step, part.replica] += part.tokens
+        of_step[part.step, part.second] += part.tokens
+        of_replica[part.step, part.replica, part.second] += part.tokens
         of_microbatch[part.step, part.mb] += part.tokens
     parts = float(sums.microbatches * sums.replicas)
     if sums.reduction == "tokens":
         # A count multiplies the weight, which is one divided by the number of all tokens.
         yield (
             Cause(Mistake.MEAN_OF_REPLICAS),
-            lambda part: (of_step[part.step] / max(1, of_replica[part.step, part.replica]) / sums.replicas, 1.0),
+            lambda part: (
+                of_step[part.step, part.second]
+                / max(1, of_replica[part.step, part.replica, part.second])
+                / sums.replicas,
+                1.0,
+            ),
         )
-        yield Cause(Mistake.MEAN_OF_MICROBATCHES), lambda part: (of_step[part.step] / max(1, part.tokens) / parts, 1.0)
+        yield (
+            Cause(Mistake.MEAN_OF_MICROBATCHES),
+            lambda part: (of_step[part.step, part.second] / max(1, part.tokens) / parts, 1.0),
+        )
         for name, number in _numbers(sums).items():
             yield (
                 Cause(Mistake.DIVIDED_BY_OTHER, names=(f"{name} in place of the number of tokens",)),
-                lambda part, number=number: (of_step[part.step] / number, 1.0),  # type: ignore[misc] # mypy knows no default of a lambda
+                lambda part, number=number: (of_step[part.step, part.second] / number, 1.0),  # type: ignore[misc] # mypy knows no default of a lambda
             )
     elif sums.shares_microbatches and sums.reduction == "mean":
         yield (
@@ -271,7 +282,46 @@ def _of_auxiliary_tokens(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
         Cause(Mistake.AUXILIARY_OF_REPLICAS),
         lambda part: (1.0, of_step[part.step] / of_replica[part.step, part.replica] / sums.replicas),
     )
-    yield Cause(Mistake.AUXILIARY_OF_MICROBATCHES), lambda part: (1.0, of_step[part.step] / part.positions / parts)
+    yield (
+        Cause(Mistake.AUXILIARY_OF_MICROBATCHES),
+        lambda part: (1.0, of_step[part.step] / max(1, part.positions) / parts),
+    )
+
+
+def _of_second_loss(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:
+    if not any(part.second for part in sums.parts):
+        return
+    yield Cause(Mistake.SECOND_LOSS_MISSING), _of_second(lambda _: 0.0)
+    of_step: Counter[tuple[int, bool]] = Counter()
+    of_replica: Counter[tuple[int, int]] = Counter()
+    for part in sums.parts:
+        if part.own:
+            of_step[part.step, part.second] += part.tokens
+            of_replica[part.step, part.replica] += part.tokens if part.second else 0
+    own, other = of_step[sums.step, True], of_step[sums.step, False]
+    if sums.reduction == "tokens" and own and other:
+        name = "divided by the number of tokens of the first loss"
+        scaled = Cause(Mistake.SECOND_LOSS_SCALED, factors=(own / other,), names=(name,))
+        yield scaled, _of_second(lambda part: of_step[part.step, True] / max(1, of_step[part.step, False]))
+        yield (
+            Cause(Mistake.SECOND_LOSS_OF_REPLICAS),
+            _of_second(
+                lambda part: of_step[part.step, True] / max(1, of_replica[part.step, part.replica]) / sums.replicas
+            ),
+        )
+        parts = float(sums.microbatches * sums.replicas)
+        mean = _of_second(lambda part: of_step[part.step, True] / max(1, part.tokens) / parts)
+        yield Cause(Mistake.SECOND_LOSS_OF_MICROBATCHES), mean
+    for name, number in {**_numbers(sums), "2: counted twice": 2.0}.items():
+        times = Cause(Mistake.SECOND_LOSS_SCALED, factors=(number,), names=(f"multiplied by {name}",))
+        yield times, _of_second(lambda _, factor=number: factor)  # type: ignore[misc] # mypy knows no default of a lambda
+        parted = Cause(Mistake.SECOND_LOSS_SCALED, factors=(1.0 / number,), names=(f"divided by {name}",))
+        yield parted, _of_second(lambda _, factor=1.0 / number: factor)  # type: ignore[misc] # the same
+
+
+def _of_second(count: Callable[[StepPart], float]) -> _Counts:
+    """Return the counts of the second loss of a part; all other losses count once."""
+    return lambda part: (count(part) if part.second else 1.0, 1.0)
 
 
 def _of_uses(sums: StepSums) -> Iterator[tuple[Cause, _Counts]]:

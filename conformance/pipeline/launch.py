@@ -14,7 +14,7 @@ from .cases import Case
 from .exchange import Job
 from .ranks import Launcher, Machines
 from .training_step.composition import StepCase
-from .verdicts import Verdict, charged, compared_with_unchanged_torch, of_split, verdict_of, verdict_on
+from .verdicts import OF_RUNTIME, Verdict, charged, compared_with_unchanged_torch, of_split, verdict_of, verdict_on
 
 #: The implementation that replaces the target to decide whether torch's runtime or the machine is at fault.
 REFERENCE = "reference-split"
@@ -52,7 +52,7 @@ def run_pipeline(job: Job, machines: Machines, on_result: OnResult, on_start: On
         def sort_out(found: Verdict) -> None:
             # A death or hang outside the implementation is never charged to it, whatever the reference does.
             needs_reference = found.result.status == "failed" or (
-                found.result.status == "error" and found.how == "raised"
+                found.result.status == "error" and found.how in OF_RUNTIME
             )
             if needs_reference and machines.machines == 1 and (job.fixed or not job.runtime):
                 wrong.append(found)

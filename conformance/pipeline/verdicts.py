@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,7 +18,12 @@ from .cases import Case
 from .exchange import Job, Mark, Outcome
 from .training_step.composition import StepCase
 
-How = Literal["raised", "hung", "died"]
+How = Literal["raised", "hung", "died", "crashed"]
+#: What a runtime may do itself with any implementation, by its words.
+OF_RUNTIME: Mapping[How | None, str] = {"raised": "raises", "crashed": "crashes"}
+
+#: The signals by which a process ends itself.
+_CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 #: Gloo's text for the two ends of a connection: the ports differ in each case, but the message is the same.
 _ADDRESSES = re.compile(r" \(\[[^\]]*\]:\d+\S* <--> [^)]*\)")
@@ -106,18 +112,18 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
 def charged(found: Verdict, of_reference: Verdict | None, case: Case | StepCase) -> Result:
     """Return the result for a verdict on the target, given the one with a correct split backward in its place.
 
-    If torch's runtime raises with both, it cannot run the case, and the target gets no verdict. If a training step is
-    wrong with both, the runtime is at fault: only errors that the reference does not show are charged. If both are
-    wrong in other ways, that is an error of the environment.
+    If torch's runtime raises or crashes with both, it cannot run the case, and the target gets no verdict. If a
+    training step is wrong with both, the runtime is at fault: only errors that the reference does not show are charged.
+    If both are wrong in other ways, that is an error of the environment.
     """
     result = found.result
     if of_reference is None or of_reference.result.status not in {"failed", "error"}:
         return result
     if isinstance(case, StepCase) and result.findings and of_reference.result.findings:
         return _own(result, of_reference.result, case)
-    if found.how == of_reference.how == "raised":
+    if found.how == of_reference.how and found.how in OF_RUNTIME:
         where = _ADDRESSES.sub("", found.where)
-        message = f"torch's runtime also raises with a correct split backward: {where}"
+        message = f"torch's runtime also {OF_RUNTIME[found.how]} with a correct split backward: {where}"
         return replace(result, status="unsupported", kind=None, message=message, findings=())
     message = f"a correct split backward also fails here, so the target is not blamed\n{result.message}"
     return replace(result, status="error", kind="environment", message=message)
@@ -147,7 +153,7 @@ def _shown(found: Verdict, runs: Sequence[Verdict], case: Case | StepCase) -> bo
     wrong = _wrong(runs)
     findings = [finding for run in wrong for finding in run.result.findings]
     if not (found.result.findings and findings):
-        return any(run.how == found.how == "raised" for run in wrong)
+        return any(run.how == found.how and run.how in OF_RUNTIME for run in wrong)
     return not isinstance(case, StepCase) or not _own_findings(found.result, findings, case)
 
 
@@ -203,12 +209,15 @@ def _first(ended: Ended, timeout: float) -> _First:
     hung = sorted(
         _inside_first(ended.hung, inside), key=lambda rank: rank in ended.marks and bool(ended.marks[rank].case)
     )
-    for rank in [*raised_inside, *hung, *_inside_first(died, inside)]:
+    # A rank that crashed leaves broken connections to the others, which raise for this reason alone.
+    crashed = sorted(rank for rank, code in died.items() if -code in _CRASHES and rank in inside - set(raised))
+    for rank in [*crashed, *raised_inside, *hung, *_inside_first(died, inside)]:
         if rank in raised:
             return _raised(raised[rank])
         if rank in ended.hung:
             return _First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
-        return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), "died")
+        how: How = "crashed" if -died[rank] in _CRASHES else "died"
+        return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), how)
     for rank in sorted(inside - set(raised)):
         return _First(rank, "ended without a message", ended.words.get(rank, ""), "died")
     if earliest:

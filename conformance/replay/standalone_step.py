@@ -27,7 +27,15 @@ from gradconform.pipeline.training_step.bfloat16_stages import lowered, name_of
 from gradconform.pipeline.training_step.gathering import Part, part_of, put_together
 from gradconform.pipeline.training_step.model import compile_in_place, counts, make_batch, make_stages
 from gradconform.pipeline.training_step.oracle import CLIPPED_TO
-from gradconform.runtime import Batch, ModuleSession, RuntimeSession, Shard, balance_experts, scale_auxiliary
+from gradconform.runtime import (
+    Batch,
+    ModuleSession,
+    RuntimeSession,
+    Shard,
+    balance_experts,
+    scale_auxiliary,
+    scale_second,
+)
 
 from .comparison import copy, excerpt
 
@@ -67,6 +75,8 @@ class Plain(ModuleSession):
             weight = 1.0 / sum(batch.tokens(counts) for batch in batches)
         if composition.has_auxiliary:
             scale_auxiliary(self.modules.values(), self.auxiliary_weight(batches, weight))
+        if composition.predicts_two:
+            scale_second(self.modules.values(), self.second_weight(batches, weight))
         losses = [self.of_one(replica, batch, weight) for replica, batch in enumerate(batches)]
         if BUFFERS:
             self.take_buffers(spec.replica % composition.batches)
@@ -74,6 +84,11 @@ class Plain(ModuleSession):
 
     def auxiliary_weight(self, batches: list[Batch], weight: float) -> float:
         return 1.0 / sum(one.positions() for one in batches) if composition.reduction == "tokens" else weight
+
+    def second_weight(self, batches: list[Batch], weight: float) -> float:
+        if composition.reduction == "tokens":
+            weight = 1.0 / sum(one.second_tokens(counts, "second_target") for one in batches)
+        return weight
 
     def accumulate(self, batches: list[Batch]) -> list[Tensor]:
         return self.step(batches)

@@ -153,6 +153,8 @@ class ReplayedStep:
             "DIVIDED": made.context != "whole" and made.reduction == "mean",
             "composition.has_auxiliary": made.has_auxiliary,
             "self.mixture is not None": bool(made.experts),
+            "self.second is not None": made.predicts_two,
+            "last.second is not None": made.predicts_two,
             "self.occasional is not None": bool(made.use),
             "used is not None": bool(made.use),
             "self.dropping": made.routing == "dropped",
@@ -182,7 +184,8 @@ class ReplayedStep:
         """Return the replacements of expressions, by their text."""
         made = self._composition
         # Batches without keyword arguments draw none.
-        none = {} if made.keyword or made.layers == "dropout" or made.experts else {_KEYWORDS: "{}"}
+        drawn = made.keyword or made.layers == "dropout" or made.experts or made.predicts_two
+        none = {} if drawn else {_KEYWORDS: "{}"}
         return none if self._is_adapter else none | spelled_out(made)
 
     @property

@@ -326,7 +326,7 @@ def command_again(report: Report, result: Result) -> str | None:
 
 def command_of_script(report: Report, result: Result) -> str | None:
     """Return the command that writes a failed training step as a script for torchrun; None if there is none."""
-    scripted = (case.id for case in step_cases("standard"))
+    scripted = (case.id for case in step_cases("full"))
     if result.status != "failed" or not report.extra or result.check not in scripted:
         return None
     try:

@@ -44,7 +44,8 @@ def opening(report: Report, cells: Sequence[tuple[str, str]], width: int) -> lis
     file, text = report.target.get("file"), report.target["text"]
     named = "" if text == report.target["name"] else f", named as {text}"
     where = ", ".join(f"{_device(device)} {dtype}" for device, dtype in cells)
-    probed = ", unclaimed capabilities are tried too" if report.profile == "full" else ""
+    of_contract = report.with_contract or not report.extra
+    probed = ", unclaimed capabilities are tried too" if report.profile == "full" and of_contract else ""
     waived = waiver_file(report)
     return [
         *wrapped(f"gradconform {KIT_VERSION} judges {title(report)}{named}", width, hanging=4, role="heading"),

@@ -30,7 +30,7 @@ Sizes = Literal["small", "large", "full"]
 SIZES: tuple[Sizes, ...] = ("small", "large", "full")
 
 #: The sizes of whole training steps.
-STEP_PROFILES = PROFILES[:2]
+SHARDED_PROFILES = PROFILES[:2]
 
 #: The largest seed: torch's CPU generator reads only the lower 32 bits of a larger one, so two seeds would draw the
 #: same.
@@ -65,9 +65,9 @@ def profile_named(name: object) -> Profile:
     return _one_of(PROFILES, "profile", name)
 
 
-def step_profile_named(name: object) -> Profile:
-    """Return the profile of training steps; raise :class:`SelectionError` if not in :data:`STEP_PROFILES`."""
-    return _one_of(STEP_PROFILES, "profile", name)
+def sharded_profile_named(name: object) -> Profile:
+    """Return the profile of a sharded stage; raise :class:`SelectionError` if not in :data:`SHARDED_PROFILES`."""
+    return _one_of(SHARDED_PROFILES, "profile", name)
 
 
 def sizes_named(name: object) -> Sizes:

@@ -66,6 +66,7 @@ class D9dRuntime:
         "experts": "dense",
         "use": "always-used",
         "context": "whole-sequences",
+        "predictions": "one-prediction",  # a second loss of the last stage needs the weight of the first
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> D9dSession:

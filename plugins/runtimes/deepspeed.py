@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError, needed
 from gradconform.plugins.adapters.deepspeed import Groups
-from gradconform.runtime import Batch, ModuleSession, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, ModuleSession, Shard, StepSpec, balance_experts, scale_auxiliary
+
+from .deepspeed_experts import divide
 
 with needed("deepspeed", "pip install 'gradconform[deepspeed]'"):
     import deepspeed
@@ -43,9 +45,11 @@ class DeepSpeedRuntime:
         "precision": "unmixed",
         # Seeds of dropout are arguments.
         "layers": "plain checkpoint reentrant-checkpoint selective-checkpoint batch-norm",
-        "experts": "dense",
+        "experts": "dense whole-experts experts-over-replicas",
         "use": "always-used",
         "context": "whole-sequences",
+        # Targets of a second loss are arguments.
+        "predictions": "one-prediction",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> DeepSpeedSession:
@@ -56,6 +60,9 @@ class DeepSpeedRuntime:
         if get_accelerator().device_name() != spec.device.type:
             msg = f"DS_ACCELERATOR says {get_accelerator().device_name()!r}, and stages are on {spec.device.type!r}"
             raise UnsupportedError(msg)
+        if spec.experts and len(spec.placement) > 1:
+            msg = "a stage passes one tensor on, and a second one chooses the experts of the next"
+            raise UnsupportedError(msg)
         return DeepSpeedSession(stages, spec)
 
 
@@ -64,6 +71,8 @@ class DeepSpeedSession(ModuleSession):
 
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Create the layers and the engine, on all ranks at the same time."""
+        #: The number of experts in each parameter whose experts are divided over replicas.
+        self.divided = dict(divide(stages, spec))
         super().__init__(stages, spec)
         self._losses: list[Tensor] = []
         self._weight = self._weight_of(1.0)
@@ -129,9 +138,39 @@ class DeepSpeedSession(ModuleSession):
     def _of_each(self) -> list[Tensor] | None:
         return self._losses if self.spec.is_last else None
 
-    def _loaded(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    def params(self) -> dict[str, Kept]:
+        """Return the parameters; experts are shards."""
+        return self._as_shards(super().params())
+
+    def param_grads(self) -> dict[str, Kept]:
+        """Return the gradients; those of experts are shards."""
+        return self._as_shards(super().param_grads())
+
+    def _as_shards(self, kept: dict[str, Kept]) -> dict[str, Kept]:
+        shards = {
+            name: Shard(value, len(value) * self.spec.replica, self.divided[name])
+            for name, value in kept.items()
+            if name in self.divided and value is not None
+        }
+        return kept | shards
+
+    def update(self, lr: float) -> None:
+        """Make a step of SGD, and update the biases of routers."""
+        super().update(lr)
+        if self.spec.experts:
+            balance_experts(self.modules.values(), self._total)
+
+    def _total(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over replicas."""
+        total = value.clone()
+        dist.all_reduce(total, group=self.engine.grid.get_data_parallel_group())
+        return total
+
+    def _loaded(self, batch: Batch) -> Iterator[tuple[Tensor | tuple[Tensor, Tensor], Tensor]]:
         """Return the data loader's values for each micro-batch."""
         self._losses = []
+        if self.spec.experts:
+            return (((mb.x, mb.kwargs["affinity"]), mb.target) for mb in batch.split())
         return ((mb.x, mb.target) for mb in batch.split())
 
     def clip(self, max_norm: float) -> float:
@@ -172,9 +211,10 @@ class _Layer(nn.Module):
         super().__init__()
         self.stage = stage
 
-    def forward(self, received: Tensor) -> Tensor:
-        """Call the stage."""
-        output: Tensor = self.stage(received)
+    def forward(self, received: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+        """Call the stage; with experts, its second input chooses them."""
+        x, *affinity = received if isinstance(received, tuple) else (received,)
+        output: Tensor = self.stage(x, **({"affinity": affinity[0]} if affinity else {}))
         return output
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, ModuleSession, Shard, StepSpec, balance_experts, scale_auxiliary
+from gradconform.runtime import Batch, ModuleSession, Shard, StepSpec, balance_experts, scale_auxiliary, scale_second
 
 from .exchanged_tokens import over_replicas
 from .named_device import NamedDevice
@@ -87,6 +87,7 @@ class MegatronSession(ModuleSession):
         self.config.no_sync_func = [one.no_sync for one in self.chunks] if chunks > 1 else self.chunks[0].no_sync
         self.config.finalize_model_grads_func = finalize_model_grads
         scale_auxiliary(stages.values(), self._factor() / spec.microbatches)
+        scale_second(stages.values(), self._factor() / spec.microbatches)
 
     def _chunk(self, index: int, stage: nn.Module) -> DistributedDataParallel:
         tied = [name for name in self.spec.tied if name.startswith(f"{index}.")]
@@ -123,8 +124,11 @@ class MegatronSession(ModuleSession):
         if self.spec.reduction == "tokens":
             # Later, all gradients are divided by the tokens of the loss.
             own = [batch.tokens(self.spec.counts), batch.positions()]
+            if self.spec.second_target:
+                own.append(batch.second_tokens(self.spec.counts, self.spec.second_target))
             tokens = self._total(torch.tensor(own, device=self.spec.device))
             scale_auxiliary(self.modules.values(), float(tokens[0] / tokens[1]))
+            scale_second(self.modules.values(), float(tokens[0] / tokens[-1]))
         with _on(self.spec.device):
             results = run(
                 forward_step_func=self._forward_step,

@@ -29,6 +29,8 @@ PIPED: Mapping[str, str] = {
     "experts": "dense",
     "use": "always-used",
     "context": "whole-sequences",
+    # Targets of a second loss are keyword arguments.
+    "predictions": "one-prediction",
 }
 
 

@@ -38,6 +38,8 @@ class TorchRuntime:
         "rows": "even",
         "weights": "all frozen-stage frozen-layers",
         "steps": "one-step accumulated zeroed evaluated evaluated-first clipped",
+        # The last stage shares the embedding of the first, a weight on two ranks.
+        "predictions": "one-prediction",
     }
 
     def open(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> TorchSession:

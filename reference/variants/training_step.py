@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradconform.reference import walked_twice as split
 from gradconform.reference.runtime import LOWER, PlainSession
-from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary
+from gradconform.runtime import Batch, Kept, Shard, StepSpec, scale_auxiliary, scale_second
 
 from . import context, experts, tensor_ranks
 from .step_registry import STEP_VARIANTS, StepVariant, right
@@ -94,6 +94,7 @@ class _AllForward(PlainSession):
         chunks = self.chunks(batch)
         weight = self.weight(batch, chunks[0])
         scale_auxiliary(self.running.values(), self.auxiliary_weight(batch, chunks[0]))
+        scale_second(self.running.values(), self.second_weight(batch, chunks[0]))
         forwards = [self.forward(chunk) for chunk in chunks]
         for passed, loss in self.order(forwards):
             self.backward(passed, None if loss is None else loss * weight)
@@ -212,7 +213,8 @@ class AddedInPlace(PlainSession):
             parameter.grad = grad if parameter.grad is None else grad.add_(parameter.grad)
 
 
-@right("plain", "ddp", "ddp-tokens", experts="dense")  # auxiliary losses have another divisor
+# The other losses have other divisors.
+@right("plain", "ddp", "ddp-tokens", experts="dense", predictions="one-prediction")
 class DividedLast(PlainSession):
     """Counts every loss once, and divides the sum of all replicas at the end."""
 
@@ -229,6 +231,16 @@ class DividedLast(PlainSession):
         for _, parameter in self.trained():
             if parameter.grad is not None:
                 parameter.grad = parameter.grad * self.share
+
+
+@right("two-predictions", "ddp-predictions", "mean-of-predictions")
+class SecondLossInTokensOfFirst(PlainSession):
+    """Divides both losses by the tokens of the first, and corrects the second by the ratio."""
+
+    def second_weight(self, batch: Batch, chunk: Batch) -> float:
+        if not self.spec.second_target or self.spec.reduction != "tokens":
+            return super().second_weight(batch, chunk)
+        return self.tokens(batch) / self.second_tokens(batch) * self.weight(batch, chunk)
 
 
 # How replicas are reduced.

@@ -74,6 +74,16 @@ def test_torch_shares_sequences_and_experts_and_only_its_counts_of_tokens_are_wr
     assert wrong == {f"rank {rank}, stage 0 block.mixture.router.counts" for rank in range(2)}
 
 
+@of_this_release
+@pytest.mark.slow
+def test_a_rank_that_aborts_fails_its_own_step_alone(tmp_path: Path) -> None:
+    aborts = "step.fsdp-used-on-one-replica"
+    found = results("torch", tmp_path, f"step.ddp,{aborts},step.used-in-one-microbatch")
+    status = {check: result["status"] for check, result in found.items()}
+    assert status == {"step.ddp": "passed", aborts: "failed", "step.used-in-one-microbatch": "passed"}
+    assert "rank 1 died (SIGABRT) at 0B7, in the implementation under test" in found[aborts]["message"]
+
+
 def test_each_failure_of_torchs_runtime_is_either_fixed_or_remaining() -> None:
     table = TABLE["right_split"]
     left = {check for script in table["left"] for check in BY_SCRIPT[script]}

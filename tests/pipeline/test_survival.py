@@ -295,8 +295,11 @@ def test_a_terminated_launcher_is_an_environment_error_with_a_report(tmp_path: P
             "reference-split --schedule GPipe --checks *.two-steps,*.tied --ranks 2", marks=pytest.mark.nightly
         ),
         "reference-runtime --profile standard --checks step.ddp,step.pairs.two-by-two-1",  # on two ranks and on four
+        pytest.param(
+            "reference-runtime --profile full --checks step.eight-experts,step.eight-context", marks=pytest.mark.nightly
+        ),
     ],
-    ids=["schedules", "training steps"],
+    ids=["schedules", "training steps", "eight ranks"],
 )
 def test_two_machines_meet_at_an_endpoint_and_each_reports_the_whole_run(words: str, tmp_path: Path) -> None:
     with socket.socket() as probe:

@@ -33,10 +33,11 @@ from gradconform.pipeline.training_step.composition import (
     unclaimed_values,
     with_what_is_new,
 )
-from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, QUICK, RARE
+from gradconform.pipeline.training_step.dimensions import CONSTRAINTS, DIMENSIONS, EIGHT, QUICK, RARE
 from gradconform.pipeline.training_step.experts import Mixture, Router, affinities
 from gradconform.pipeline.training_step.model import (
     CALLS,
+    SECOND_TARGET,
     TOKENS,
     WIDTH,
     counts,
@@ -47,7 +48,7 @@ from gradconform.pipeline.training_step.model import (
 )
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
 from gradconform.pipeline.training_step.oracle import PlainRun, run_plain
-from gradconform.runtime import Batch, own_positions
+from gradconform.runtime import Batch, own_positions, scale_second
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
 COUNTS_INFERENCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
@@ -81,7 +82,7 @@ def test_the_rows_of_the_file_are_complete_and_unchanged_by_new_dimensions() -> 
     frozen = json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]
     assert text({"pairs": with_what_is_new(frozen)}) == ROWS.read_text(encoding="utf-8")
     # Of twelve dimensions the first ones were: those of precision and compiled stages came, then values.
-    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14), (151, 14), (165, 14)):
+    for count, dimensions in ((82, 12), (105, 14), (112, 14), (120, 14), (144, 14), (151, 14), (165, 14), (236, 18)):
         before = [row[:dimensions] for row in frozen[:count]]
         assert [list(row) for row in with_what_is_new(before)[:count]] == frozen[:count]
 
@@ -91,6 +92,20 @@ def test_the_twelve_most_common_steps_run_on_two_ranks_and_others_on_two_or_four
     assert (len(quick), {case.composition.ranks for case in quick}) == (12, {2})
     assert {case.composition.ranks for case in CASES.values()} == {2, 4}
     assert [case.id for case in quick] == [case.id for case in CASES.values() if case.id.removeprefix("step.") in QUICK]
+
+
+def test_profile_full_adds_steps_on_eight_ranks_that_the_other_constraints_allow() -> None:
+    added = [case for case in step_cases("full") if case.id not in CASES]
+    assert [case.id.removeprefix("step.") for case in added] == list(EIGHT)
+    assert {case.composition.ranks for case in added} == {8}
+    words = [dict(zip([one.name for one in DIMENSIONS], case.row, strict=True)) for case in added]
+    # Without more than four processes, layouts say whether there are tensor ranks; here all compositions have two.
+    assert {one.because for one in CONSTRAINTS for row in words if one.forbids(row)} == {
+        "more than four processes are seldom available",
+        "experts are divided over tensor ranks only if there are several",
+    }
+    assert {case.composition.tensor_ranks for case in added} == {2}
+    assert {"tensor", "replicas"} <= {case.composition.experts for case in added}
 
 
 def test_torch_can_make_the_schedule_of_each_composition_in_its_size() -> None:
@@ -214,7 +229,7 @@ def test_a_mean_over_tokens_has_the_gradients_of_one_whole_batch_backward() -> N
 
 
 def test_micro_batch_contributions_add_up_to_the_gradients() -> None:
-    for name in ("auxiliary", "tied", "tokens", "experts-over-replicas", "zigzag", "half-ignored"):
+    for name in ("auxiliary", "tied", "tokens", "experts-over-replicas", "zigzag", "half-ignored", "two-predictions"):
         case = next(
             case
             for case in CASES.values()
@@ -227,7 +242,7 @@ def test_micro_batch_contributions_add_up_to_the_gradients() -> None:
             parts = [
                 weight * of[use]
                 for share in run_of_all.shares.values()
-                for weight, of in zip(act.weights, (share.loss, share.auxiliary), strict=True)
+                for weight, of in zip(act.weights, (share.loss, share.auxiliary, share.second), strict=True)
                 for use in (tied if parameter in tied else (parameter,))
                 if use in of
             ]
@@ -291,6 +306,37 @@ def test_shared_sequences_have_other_numbers_of_counted_tokens_on_each_replica(c
     assert sum(part.positions() for part in parts) == batch.positions()
     assert (parts[0].tokens(counts) == parts[1].tokens(counts)) is equal
     assert (parts[1].tokens(counts) == 0) is (check == "step.half-ignored")
+
+
+@pytest.mark.parametrize("check", ["step.two-predictions", "step.mean-of-predictions", "step.pairs.two-predictions-3"])
+def test_a_second_loss_has_its_own_tokens_and_the_gradients_of_one_backward(check: str) -> None:
+    one = replace(CASES[check].composition, steps=("train",), auxiliary=False)
+    stages: list[Any] = list(make_stages(one, dtype=torch.float64, seed=3).values())
+    head, second, embedding = stages[-1].head, stages[-1].second, stages[-1].second.embedding
+    assert embedding.weight is stages[0].embedding.weight
+    scale_second(stages, 0.0)  # this test adds the loss itself
+    losses, tokens, microbatches = torch.zeros(2, dtype=torch.float64), [0, 0], 0
+    for replica in range(one.replicas):
+        for chunk in make_batch(one, 0, replica, dtype=torch.float64, seed=3).split():
+            inner: list[torch.Tensor] = []
+            handle = second.register_forward_pre_hook(lambda _, given, inner=inner: inner.append(given[0]))
+            value = chunk.x
+            for stage in stages:
+                value = stage(value, **chunk.kwargs)
+            handle.remove()
+            joined = second.joined(torch.cat((inner[0], embedding(chunk.kwargs["following"])), -1))
+            of_second = model.loss_of(one)(head(torch.tanh(joined)), chunk.kwargs[SECOND_TARGET])
+            losses = losses + torch.stack([model.loss_of(one)(value, chunk.target), of_second])
+            own = int(counts(chunk.target).sum()), chunk.second_tokens(counts, SECOND_TARGET)
+            tokens = [sum(pair) for pair in zip(tokens, own, strict=True)]
+            microbatches += 1
+    assert tokens[0] != tokens[1]
+    divisor = torch.tensor(tokens if one.reduction == "tokens" else [microbatches] * 2)
+    (losses / divisor).sum().backward()
+    (plain,) = run_plain(one, dtype=torch.float64, seed=3).acts
+    for index, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            torch.testing.assert_close(plain.grads[f"{index}.{name}"], parameter.grad, rtol=1e-12, atol=1e-14)
 
 
 def test_data_decide_where_a_layer_is_used() -> None:
@@ -386,6 +432,14 @@ def test_splitting_a_batch_also_splits_its_keyword_arguments() -> None:
     assert (first.x.tolist(), second.kwargs["scale"].tolist()) == ([0, 1, 2], [1.0, 1.0])
 
 
+@pytest.mark.nightly
+def test_the_plain_runtime_passes_every_step_on_eight_ranks(tmp_path: Path) -> None:
+    told, found = run("reference-runtime", "--profile", "full", "--checks", "step.eight-*", folder=tmp_path)
+    assert {check: result["status"] for check, result in found.items()} == {f"step.{name}": "passed" for name in EIGHT}
+    assert "training steps on 8 ranks" in told
+    assert "unclaimed capabilities are tried" not in told
+
+
 @pytest.mark.slow
 def test_torch_loses_gradients_in_an_evaluation_and_counts_an_extra_batch(tmp_path: Path) -> None:
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
@@ -418,6 +472,7 @@ def test_failures_of_torchs_runtime_are_not_charged_to_functions_in_it(tmp_path:
         (("torch", "--ranks", "4"), "--ranks requires --schedule; training steps have fixed sizes"),
         (("torch", "--checks", "step.fsdp-evaluate"), "nearest: step.fsdp-evaluated"),
         (("torch", "--checks", "step.autocast"), "add --profile standard"),
+        (("torch", "--checks", "step.eight-experts"), "add --profile full"),
         (("autograd",), "'autograd' is an adapter; a pipeline requires a runtime"),
         (("no.such.module",), "no.such.module"),
     ],

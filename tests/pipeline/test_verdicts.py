@@ -78,6 +78,21 @@ def test_an_error_inside_a_runtime_is_charged_to_it_and_the_first_error_is_repor
     assert message.splitlines()[1] == f"rank 0 raised {told[0]} at 0F0, in the implementation under test"
 
 
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [(-6, "rank 1 died (SIGABRT) at 0B7, in the"), (-15, "rank 0 raised RuntimeError: Read error at 0B7")],
+)
+def test_a_rank_that_crashed_comes_before_those_that_lost_their_connection_to_it(code: int, says: str) -> None:
+    marks = {rank: Mark(case=STEP.id, action="0B7", inside=True) for rank in range(2)}
+    told = "RuntimeError: Read error"
+    lost = Outcome(case=STEP.id, rank=0, raised=f"Traceback\n{told}", cause=told, at=1.0)
+    ended = Ended(marks=marks, outcomes=(lost,), codes={0: 1, 1: code}, words={1: "gloo::EnforceNotMet"})
+    job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=1.0, runtime=True)
+    result = verdict_on(STEP, ended, job).result
+    assert (result.status, result.message.splitlines()[1][: len(says)]) == ("failed", says)
+    assert ("gloo::EnforceNotMet" in result.message) == (code == -6)
+
+
 def shown(*findings: Finding) -> Verdict:
     return Verdict(result=STEP.result("cpu", "float32", findings))
 

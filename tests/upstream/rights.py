@@ -105,6 +105,21 @@ def one_replica() -> contextlib.AbstractContextManager[None]:
     return replaced(("torch.nn.parallel.DistributedDataParallel", Unwrapped))
 
 
+def every_parameter_used() -> contextlib.AbstractContextManager[None]:
+    """Add zero times every parameter to the output, so that each has a gradient."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 (where it is replaced)
+
+    def with_all(module: nn.Module, args: Any, output: Any) -> Any:
+        del args
+        return output + 0.0 * sum(one.sum() for one in module.parameters())
+
+    def shard(module: nn.Module, **options: Any) -> None:
+        fully_shard(module, **options)
+        module.register_forward_hook(with_all, prepend=True)  # before the parameters are sharded again
+
+    return replaced(("torch.distributed.fsdp.fully_shard", shard))
+
+
 def frozen_as_before() -> contextlib.AbstractContextManager[None]:
     """Freeze the parameters that were frozen before the layers were parallelized."""
     from torch.distributed.tensor.parallel import parallelize_module  # noqa: PLC0415 (where it is replaced)
@@ -333,6 +348,19 @@ def norm_of_all_stages() -> contextlib.AbstractContextManager[None]:
     return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
 
 
+def norm_of_all_experts() -> contextlib.AbstractContextManager[None]:
+    """Sum squares over the ranks that divide experts."""
+
+    def clip_grad_norm_(parameters: Any, max_norm: float, **_: Any) -> Any:
+        square = sum(one.grad.square().sum() for one in parameters)
+        torch.distributed.all_reduce(square)
+        for one in parameters:
+            one.grad *= (max_norm / square.sqrt()).clamp(max=1.0)
+        return square.sqrt()
+
+    return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
+
+
 def on_the_cpu() -> contextlib.AbstractContextManager[None]:
     """Run on the CPU instead of the device."""
     return replaced(("torch_xla.device", lambda: torch.device("cpu")))
@@ -350,7 +378,10 @@ PROJECTS: dict[str, RightOf] = {
     "torchpippy": pippys_function,
 }
 OTHERS: dict[str, dict[str, RightOf]] = {
-    "deepspeed": {"clipped_by_norm_of_first_stage": norm_of_all_stages},
+    "deepspeed": {
+        "clipped_by_norm_of_first_stage": norm_of_all_stages,
+        "norm_averaged_over_experts": norm_of_all_experts,
+    },
     "megatron-core": {"bias_beside_frozen_weight": linear_of_torch},
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
@@ -380,6 +411,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "sequence_parallel_trains_frozen_norm": frozen_as_before,
         "text_behind_an_action": strict_schedule_text,
         "unreduced_grads_of_zero_bubble": plain_schedules,
+        "unused_parameter_breaks_fully_shard": every_parameter_used,
         "weight_grads_dropped_when_resharded": plain_schedules,
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,3 +57,24 @@ class AuxiliaryLoss(nn.Module):
         if self.tally is not None:
             loss = loss + _TALLIED * self.tally.sum()
         return with_loss(x, loss, self.auxiliary_scale)
+
+
+class SecondLoss(nn.Module):
+    """The prediction of the token after the next, as in multi-token prediction; its loss enters the backward here.
+
+    It uses the head of the model and its embedding, of which it has a tied copy if that is in another stage. The
+    gradient of its loss is multiplied by ``second_scale``, which a runtime must set.
+    """
+
+    second_scale: float = 1.0
+
+    def __init__(self, width: int, copied: nn.Embedding | None, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Create the layer that joins a position's numbers with the next token's; ``copied`` is the tied copy."""
+        super().__init__()
+        self.joined = nn.Linear(2 * width, width)
+        self.embedding, self.loss = copied, loss
+
+    def forward(self, x: Tensor, following: Tensor, target: Tensor, embedding: nn.Module, head: nn.Module) -> Tensor:
+        """Return ``x`` with the loss attached; ``following`` are the next tokens, ``target`` those after them."""
+        hidden = torch.tanh(self.joined(torch.cat((x, embedding(following)), -1)))
+        return with_loss(x, self.loss(head(hidden), target), self.second_scale)

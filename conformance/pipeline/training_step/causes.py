@@ -148,7 +148,7 @@ class Causes:
         for (step, replica, mb), share in self.plain.shares.items():
             if not since <= step <= self.number:
                 continue
-            weight, auxiliary = self.plain.acts[step].weights
+            weight, auxiliary, second = self.plain.acts[step].weights
             for use in tied if name in tied else (name,):
                 yield StepPart(
                     step=step,
@@ -162,3 +162,17 @@ class Causes:
                     positions=share.positions,
                     own=use == name,
                 )
+                if self.composition.predicts_two:
+                    yield StepPart(
+                        step=step,
+                        replica=replica,
+                        mb=mb,
+                        loss=share.second.get(use),
+                        auxiliary=None,
+                        weight=second,
+                        auxiliary_weight=0.0,
+                        tokens=share.second_tokens,
+                        positions=0,
+                        own=use == name,
+                        second=True,
+                    )

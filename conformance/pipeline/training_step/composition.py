@@ -18,7 +18,7 @@ from gradconform.fixtures.schedules.order import placed_actions
 from gradconform.requirements.clause import Clause
 from gradconform.runtime import ContextStyle, DataParallel, ExpertStyle, Precision, Reduction
 
-from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, QUICK, RARE
+from .dimensions import ALONE, CONSTRAINTS, DIMENSIONS, EIGHT, QUICK, RARE
 
 #: The acts of a training step, in sequence; a rank is judged after each of them.
 Act = Literal["train", "accumulate", "evaluate", "zero_grad", "clip", "update"]
@@ -59,6 +59,7 @@ class Composition:
     use: Literal["", "replica", "microbatch", "step", "never"] = ""
     context: ContextStyle = "whole"
     counted: Literal["some", "all", "first-half"] = "some"
+    predicts_two: bool = False
 
     @property
     def has_auxiliary(self) -> bool:
@@ -139,12 +140,15 @@ class StepCase(Clause):
 
 @cache
 def step_cases(profile: str) -> tuple[StepCase, ...]:
-    """Return the checks of a profile, fewest ranks first: standard has those of quick, and all pairs."""
+    """Return the checks of a profile, fewest ranks first.
+
+    Standard has those of quick, and all pairs; full has those of standard, and some on eight ranks.
+    """
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
     plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
-    alone = QUICK | ALONE if profile == "standard" else QUICK
+    alone = {"quick": QUICK, "standard": QUICK | ALONE, "full": QUICK | ALONE | EIGHT}[profile]
     placed = {name: tuple({**plain, **special}.values()) for name, special in alone.items()}
-    if profile == "standard":
+    if profile != "quick":
         placed |= {f"pairs.{name}": row for name, row in named(DIMENSIONS, rows).items()}
     return tuple(sorted(starmap(_case, placed.items()), key=lambda case: case.composition.ranks))
 

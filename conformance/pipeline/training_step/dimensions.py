@@ -135,6 +135,11 @@ DIMENSIONS = (
         value("half-ignored", "attention over sequences whose halves are on two replicas, and no token of the second "
               "counts", "context", context="halves", counted="first-half"),
     )),
+    Dimension(name="predictions", description="how many tokens the model predicts at each position", values=(
+        value("one-prediction", "the next token alone"),
+        value("two-predictions", "a second loss in the last stage, for the token after the next, with its own number "
+              "of tokens, and with the embedding and the head of the model", "predictions", predicts_two=True),
+    )),
 )  # fmt: skip
 
 CONSTRAINTS = (
@@ -227,11 +232,27 @@ CONSTRAINTS = (
     never("a stage whose data decide what runs would be compiled again",
           {"use": "used-on-one-replica used-in-one-microbatch used-in-first-step never-used"},
           {"compiled": "compiled inductor"}),
+    never("what runs before the last stage, or in another order, does not change its second loss, so only some run",
+          {"predictions": "two-predictions"},
+          {"layout": "four-stages four-replicas one-stage", "data_parallel": "fsdp-kept hsdp",
+           "schedule": "interleaved-1f1b looped-bfs zbv-zero-bubble dual-pipe-v csv",
+           "steps": "zeroed evaluated evaluated-first unreduced",
+           "layers": "checkpoint reentrant-checkpoint selective-checkpoint"}),
+    never("a second loss is tried on whole sequences of one length, and on whole dense layers that all data use",
+          {"predictions": "two-predictions"},
+          {"rows": "lengths", "context": "halves zigzag half-ignored",
+           "experts": "whole-experts experts-over-replicas experts-over-tensor-ranks",
+           "use": "used-on-one-replica used-in-one-microbatch used-in-first-step never-used",
+           "tensor_parallel": "column-row sequence vocabulary"}),
+    never("a second loss is tried uncompiled and in one dtype",
+          {"predictions": "two-predictions"}, {"precision": "autocast mixed", "compiled": "compiled inductor"}),
+    never("an embedding is frozen in both stages that have it or in none",
+          {"predictions": "two-predictions"}, {"weights": "frozen-stage"}),
 )  # fmt: skip
 
 #: Values that many runtimes do not claim: the rarest first, in groups that are withheld one by one.
 RARE = (
-    frozenset({"experts", "use", "context"}),
+    frozenset({"experts", "use", "context", "predictions"}),
     frozenset({"ragged", "tied", "lengths", "unreduced"}),
     frozenset({"tensor"}),
     frozenset({"precision"}),
@@ -343,11 +364,73 @@ ALONE: dict[str, dict[str, str]] = {
         "context": "half-ignored",
     },
     "used-on-one-replica": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-on-one-replica"},
+    "fsdp-used-on-one-replica": {"layout": "two-replicas", "data_parallel": "fsdp", "use": "used-on-one-replica"},
     "used-in-one-microbatch": {"layout": "two-replicas", "data_parallel": "ddp", "use": "used-in-one-microbatch"},
     "used-in-first-step": {
         "layout": "two-replicas",
         "data_parallel": "ddp",
         "steps": "accumulated",
         "use": "used-in-first-step",
+    },
+    "two-predictions": {"loss": "tokens", "steps": "clipped", "predictions": "two-predictions"},
+    "ddp-predictions": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "predictions": "two-predictions",
+    },
+    "mean-of-predictions": {"schedule": "gpipe", "auxiliary": "auxiliary", "predictions": "two-predictions"},
+}
+
+#: Compositions on eight processes by name: two stages, two replicas, and two ranks that share layers or experts.
+EIGHT: dict[str, dict[str, str]] = {
+    "eight-experts": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-tensor-ranks",
+        "routing": "uneven-routing",
+    },
+    "eight-experts-sharded": {
+        "layout": "two-by-two",
+        "schedule": "interleaved-1f1b",
+        "data_parallel": "fsdp",
+        "steps": "zeroed",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-tensor-ranks",
+    },
+    "eight-experts-over-replicas": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "experts": "experts-over-replicas",
+        "routing": "idle-rank",
+    },
+    "eight-sequence": {
+        "layout": "two-by-two",
+        "schedule": "interleaved-zero-bubble",
+        "data_parallel": "fsdp-kept",
+        "loss": "sum",
+        "auxiliary": "auxiliary",
+        "tensor_parallel": "sequence",
+    },
+    "eight-vocabulary": {
+        "layout": "two-by-two",
+        "schedule": "gpipe",
+        "data_parallel": "fsdp",
+        "steps": "clipped",
+        "tensor_parallel": "vocabulary",
+    },
+    "eight-context": {
+        "layout": "two-by-two",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "column-row",
+        "context": "zigzag",
     },
 }

@@ -15,7 +15,7 @@ from gradconform.runtime import Batch, ExpertStyle, TensorStyle
 from gradconform.trial.materials import stable_seed
 
 from .attention import Attention
-from .auxiliary import AuxiliaryLoss
+from .auxiliary import AuxiliaryLoss, SecondLoss
 from .composition import Composition
 from .experts import Mixture, affinities
 
@@ -30,6 +30,8 @@ IGNORED = -100
 ROWS = 2
 _DROPPED = 0.25
 _RANK = 2
+#: The keyword argument with the targets of the second loss.
+SECOND_TARGET = "second_target"
 #: The buffer that counts the calls of a hook on a stage's input.
 CALLS = "calls.count"
 
@@ -135,27 +137,38 @@ class Stage(nn.Module):
         self.block = Block(composition, index)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False) if last else None
         self.calls = Calls() if composition.hooked and index > 0 else None
+        self.second = (
+            SecondLoss(WIDTH, nn.Embedding(VOCABULARY, WIDTH) if index else None, loss_of(composition))
+            if composition.predicts_two and last
+            else None
+        )
 
-    def forward(
+    def forward(  # noqa: PLR0913, PLR0917 (the keyword arguments of a batch)
         self,
         x: Tensor,
         scale: Tensor | None = None,
         seeds: Tensor | None = None,
         affinity: Tensor | None = None,
         used: Tensor | None = None,
+        following: Tensor | None = None,
+        second_target: Tensor | None = None,
     ) -> Tensor:
         """Return numbers, or scores for each token of the vocabulary, from tokens or numbers."""
         if self.calls is not None:
             self.calls.count_those_of(x)
         y: Tensor = x if self.embedding is None else self.embedding(x)
         y = self.block(y, scale, seeds, affinity, used)
+        if self.second is not None:
+            y = self.second(y, following, second_target, self.embedding or self.second.embedding, self.head)
         return y if self.head is None else self.head(y)
 
 
 def tied_names(composition: Composition) -> tuple[str, ...]:
     """Return the full names of the tied parameters; in a single stage, that is one parameter with one name."""
     last = composition.stages - 1
-    return ("0.embedding.weight", f"{last}.head.weight") if composition.weights == "tied" and last else ()
+    if composition.weights == "tied" and last:
+        return "0.embedding.weight", f"{last}.head.weight"
+    return ("0.embedding.weight", f"{last}.second.embedding.weight") if composition.predicts_two and last else ()
 
 
 def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
@@ -212,6 +225,8 @@ def make_stages(composition: Composition, *, dtype: torch.dtype, seed: int) -> d
     first, last = made[0], made[composition.stages - 1]
     if composition.weights == "tied" and first.embedding is not None and last.head is not None:
         last.head.weight = first.embedding.weight
+    if last.second is not None and last.second.embedding is not None and first.embedding is not None:
+        last.second.embedding.weight = first.embedding.weight
     if composition.weights == "frozen-stage":
         first.requires_grad_(requires_grad=False)
     return made
@@ -282,6 +297,15 @@ def _keywords(
         yield "scale", (drawn + 0.5).to(dtype)
     if composition.layers == "dropout":
         yield "seeds", torch.randint(1 << 30, (rows,), generator=generator)
+    if composition.predicts_two:
+        following = torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
+        second = torch.randint(VOCABULARY, (rows, TOKENS), generator=generator)
+        # Other tokens count than in the first loss, and of every row at least one.
+        second[:, 1:][torch.rand((rows, TOKENS - 1), generator=generator) < torch.rand((), generator=generator)] = (
+            IGNORED
+        )
+        yield "following", following
+        yield SECOND_TARGET, second
     if composition.experts:
         yield "affinity", affinities(composition.routing, rows, TOKENS, replica, generator).to(dtype)
 

@@ -27,6 +27,7 @@ from .composition import Act, Composition
 from .gathering import Replicas
 from .model import (
     CALLS,
+    SECOND_TARGET,
     attention_layers,
     compile_in_place,
     counts,
@@ -155,6 +156,7 @@ def spec_of(composition: Composition, place: Place) -> StepSpec:
         context=composition.context,
         attentions=attention_layers(composition),
         occasional=occasional_layers(composition),
+        second_target=SECOND_TARGET if composition.predicts_two else "",
         note=place.note,
     )
 

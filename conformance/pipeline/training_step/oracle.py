@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,34 +12,38 @@ from torch import Tensor, nn
 from gradconform.drive.watches import copy_of
 from gradconform.reference.autograd import accumulate, run_forward
 from gradconform.reference.runtime import LOWER
-from gradconform.runtime import Batch, balance_experts, own_positions, scale_auxiliary
+from gradconform.runtime import Batch, balance_experts, own_positions, scale_auxiliary, scale_second
 from gradconform.tolerance import Partials
 
 from .attention import MistakenAttention
 from .bfloat16_stages import lowered, name_of
 from .composition import Act, Composition
 from .experts import Router
-from .model import IGNORED, attention_layers, counts, loss_of, make_batch, make_stages, tied_names
+from .model import IGNORED, SECOND_TARGET, attention_layers, counts, loss_of, make_batch, make_stages, tied_names
 
 #: The limit for clipping, as a part of the gradients' norm, and the step size of SGD after it.
 CLIPPED_TO, LR = 0.5, 0.125
 
 #: The parts that are added to a gradient: the step (counted over acts), the replica, the micro-batch.
 Part = tuple[int, int, int]
+#: The weights of a micro-batch's loss, auxiliary losses and second loss in the loss of the step.
+Weights = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The gradients of one micro-batch by full name: from the loss itself, and from the auxiliary losses.
+    """The gradients of one micro-batch by full name: from the loss itself, the auxiliary losses, and the second loss.
 
-    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all. ``value``
-    is the loss itself, or a replica's share of it.
+    For a tied parameter, it is the gradient of this use. ``tokens`` are those that count, ``positions`` all, and
+    ``second_tokens`` those that count in the second loss. ``value`` is the loss itself, or a replica's share of it.
     """
 
     loss: Mapping[str, Tensor]
     auxiliary: Mapping[str, Tensor]
+    second: Mapping[str, Tensor]
     tokens: int
     positions: int
+    second_tokens: int
     value: float
 
 
@@ -47,7 +52,7 @@ class Plain:
     """The results of one act: losses by replica, and by full name gradients, parameters, and buffers of each replica.
 
     ``partials`` are the largest partial sums in each gradient. ``norm`` is the norm before clipping. ``weights`` are
-    the weights of a micro-batch's loss and auxiliary losses in the loss of the step.
+    the weights of a micro-batch's loss, auxiliary losses and second loss in the loss of the step.
     """
 
     act: Act
@@ -58,7 +63,7 @@ class Plain:
     partials: Mapping[str, Partials]
     norm: Tensor | None = None
     max_norm: float = 0.0
-    weights: tuple[float, float] = (1.0, 1.0)
+    weights: Weights = (1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,12 @@ def run_plain(  # noqa: PLR0913 (the run and its place)
 
 def _routers(stages: Sequence[nn.Module]) -> list[Router]:
     return [inner for stage in stages for inner in stage.modules() if isinstance(inner, Router)]
+
+
+def _put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Replace a parameter of a module."""
+    inner, _, own = name.rpartition(".")
+    module.get_submodule(inner).register_parameter(own, parameter)
 
 
 class _Run:
@@ -139,7 +150,7 @@ class _Run:
 
     def _act(self, number: int, act: Act) -> Plain:
         losses: list[list[Tensor]] = []
-        norm, max_norm, weights = None, 0.0, (1.0, 1.0)
+        norm, max_norm, weights = None, 0.0, (1.0, 1.0, 1.0)
         if act in {"train", "accumulate", "evaluate"}:
             batches = [self._batch(number, replica) for replica in range(self.composition.batches)]
             weights = self._weights(batches)
@@ -191,16 +202,19 @@ class _Run:
             return batch.map(lambda value: value.to(self.device))
         return batch.map(lambda value: value.double() if value.is_floating_point() else value)
 
-    def _weights(self, batches: Sequence[Batch]) -> tuple[float, float]:
+    def _weights(self, batches: Sequence[Batch]) -> Weights:
         """Return the weights of one micro-batch's losses in the loss of the step."""
         if self.composition.reduction == "tokens":
             positions = sum(batch.positions() for batch in batches)
-            return 1.0 / sum(batch.tokens(counts) for batch in batches), 1.0 / positions
+            second = 1.0
+            if self.composition.predicts_two:
+                second = 1.0 / sum(batch.second_tokens(counts, SECOND_TARGET) for batch in batches)
+            return 1.0 / sum(batch.tokens(counts) for batch in batches), 1.0 / positions, second
         mean = self.composition.reduction == "mean"
         weight = 1.0 / (len(batches) * self.composition.microbatches) if mean else 1.0
-        return weight, weight
+        return weight, weight, weight
 
-    def _step(self, act: Act, number: int, replica: int, batch: Batch, weights: tuple[float, float]) -> list[Tensor]:
+    def _step(self, act: Act, number: int, replica: int, batch: Batch, weights: Weights) -> list[Tensor]:
         stages, trains = self.replicas[replica], act != "evaluate"
         for stage in stages:
             stage.train(trains)
@@ -210,7 +224,7 @@ class _Run:
                 for own, part in self._parts(replica, chunk):
                     self.shares[number, own, mb] = self._share(stages, part, chunk)
             with torch.set_grad_enabled(trains):
-                loss = self._loss(stages, chunk, weights[1])
+                loss = self._loss(stages, chunk, *weights[1:])
             losses.append(copy_of(loss))
             if trains:
                 self._accumulate(stages, loss * weights[0])
@@ -228,8 +242,9 @@ class _Run:
             target[:, positions] = chunk.target[:, positions]
             yield own, replace(chunk, target=target)
 
-    def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float) -> Tensor:
+    def _loss(self, stages: Sequence[nn.Module], chunk: Batch, auxiliary: float, second: float) -> Tensor:
         scale_auxiliary(stages, auxiliary)
+        scale_second(stages, second)
         lower = self.composition.precision == "autocast" and not self.wide
         with torch.autocast(self.device.type, LOWER, enabled=lower):
             output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
@@ -256,37 +271,45 @@ class _Run:
     def _share(self, stages: Sequence[nn.Module], chunk: Batch, whole: Batch) -> Share:
         """Return the gradients of a micro-batch, or of a part of it; changed state is restored.
 
-        They are those of its loss and of the auxiliary losses. A part's loss is its share of the loss of the ``whole``.
+        They are those of its loss, of the auxiliary losses, and of the second loss. A part's loss is its share of the
+        loss of the ``whole``.
         """
         tokens = int(counts(chunk.target).sum())
         of_part = 1.0
         if self.composition.context != "whole" and self.composition.reduction == "mean":
             of_part = tokens / int(counts(whole.target).sum())
-        # Rounded parameters are in a module of their own.
-        ((where, shared),) = stages[-1].get_submodule("head").named_parameters()
-        inner, _, own_name = where.rpartition(".")
-        head = stages[-1].get_submodule(f"head.{inner}" if inner else "head")
-        tied = bool(tied_names(self.composition))
-        if tied:
-            head.register_parameter(own_name, nn.Parameter(shared.detach().clone()))
         before = [{name: value.clone() for name, value in stage.named_buffers()} for stage in stages]
         found, values = [], []
-        for of_loss, auxiliary in ((of_part, 0.0), (0.0, 1.0)):
-            own = self._named(stages)
-            kept = {parameter: parameter.grad for parameter in own.values()}
-            loss = of_loss * self._loss(stages, chunk, auxiliary)
-            values.append(float(loss.detach()))
-            added = accumulate(loss, dict.fromkeys(own.values()))
-            for parameter, grad in kept.items():
-                parameter.grad = grad
-            found.append({name: copy_of(added[id(one)]) for name, one in own.items() if id(one) in added})
+        with self._untied(stages):
+            alone = [(of_part, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)]
+            for of_loss, *others in alone if self.composition.predicts_two else alone[:2]:
+                own = self._named(stages)
+                kept = {parameter: parameter.grad for parameter in own.values()}
+                loss = of_loss * self._loss(stages, chunk, *others)
+                values.append(float(loss.detach()))
+                added = accumulate(loss, dict.fromkeys(own.values()))
+                for parameter, grad in kept.items():
+                    parameter.grad = grad
+                found.append({name: copy_of(added[id(one)]) for name, one in own.items() if id(one) in added})
         for stage, buffers in zip(stages, before, strict=True):
             for name, value in stage.named_buffers():
                 value.copy_(buffers[name])
-        if tied:
-            head.register_parameter(own_name, shared)
         positions = chunk.x.numel() // (self.composition.replicas // self.composition.batches)
-        return Share(found[0], found[1], tokens, positions, values[0])
+        second = chunk.second_tokens(counts, SECOND_TARGET) if self.composition.predicts_two else 0
+        return Share(found[0], found[1], found[2] if second else {}, tokens, positions, second, values[0])
+
+    @contextmanager
+    def _untied(self, stages: Sequence[nn.Module]) -> Iterator[None]:
+        """Give the last stage its own copy of a tied parameter, so that each use has its own gradient."""
+        tied = set(stages[0].parameters()) & set(stages[-1].parameters()) if tied_names(self.composition) else set()
+        names = stages[-1].named_parameters(remove_duplicate=False)
+        places = [(name, parameter) for name, parameter in names if parameter in tied]
+        copies = {parameter: nn.Parameter(parameter.detach().clone()) for parameter in tied}
+        for name, parameter in places:
+            _put(stages[-1], name, copies[parameter])
+        yield
+        for name, parameter in places:
+            _put(stages[-1], name, parameter)
 
     def _clip(self, number: int) -> tuple[Tensor, float]:
         grads = [parameter.grad for parameter in self._every() if parameter.grad is not None]

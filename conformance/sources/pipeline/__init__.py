@@ -11,7 +11,7 @@ from gradconform.run.options import OPTIONS as RUN_OPTIONS
 from gradconform.run.rank_options import DTYPE, RANKS_SHARE_DEVICE, count_option, device_option, machine_options
 from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, OptionValues, values_class
-from gradconform.user_input.values import step_profile_named
+from gradconform.user_input.values import profile_named
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,10 +34,10 @@ _OPTIONS = (
         name="profile",
         metavar="PROFILE",
         unset="quick",
-        read=step_profile_named,
-        check=step_profile_named,
-        help="training steps: run quick (the most common, on two ranks) or standard (every pair of features, on two "
-        "and four ranks)",
+        read=profile_named,
+        check=profile_named,
+        help="training steps: run quick (the commonest, on two ranks), standard (every pair of features, on up to "
+        "four) or full (also on eight)",
     ),
     Option(
         name="schedule",

@@ -85,7 +85,7 @@ def _training_steps(options: PipelineOptions) -> PreparedRun:
     profile = options.profile or "quick"
     facts = look_at(options.target, steps=True)
     cases = step_cases(profile)
-    elsewhere = {"standard": [case.id for case in step_cases("standard")]}
+    elsewhere = {name: [case.id for case in step_cases(name)] for name in ("standard", "full")}
     dtype = str(dtype_named(options.dtype)).removeprefix("torch.")
     planned = Planned(
         clauses=cases,

@@ -8,7 +8,7 @@ from gradconform.run.options import OPTIONS as RUN_OPTIONS
 from gradconform.run.rank_options import DTYPE, RANKS_SHARE_DEVICE, count_option, device_option, machine_options
 from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, values_class
-from gradconform.user_input.values import step_profile_named
+from gradconform.user_input.values import sharded_profile_named
 
 _OPTIONS = (
     Option(
@@ -21,8 +21,8 @@ _OPTIONS = (
         name="profile",
         metavar="PROFILE",
         unset="quick",
-        read=step_profile_named,
-        check=step_profile_named,
+        read=sharded_profile_named,
+        check=sharded_profile_named,
         help="run quick (each feature once, on the smallest mesh) or standard (every pair of features, on all meshes)",
     ),
     RUN_OPTIONS["checks"],

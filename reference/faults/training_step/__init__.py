@@ -5,7 +5,19 @@ A target names one by its name with underscores: ``gradconform.reference.faults.
 
 from __future__ import annotations
 
-from . import context, experts, microbatches, optimizer, precision, replicas, stages, tensor_ranks, use, weights
+from . import (
+    context,
+    experts,
+    microbatches,
+    optimizer,
+    precision,
+    replicas,
+    second_loss,
+    stages,
+    tensor_ranks,
+    use,
+    weights,
+)
 from .registry import STEP_FAULTS, StepFault
 
 __all__ = [
@@ -17,6 +29,7 @@ __all__ = [
     "optimizer",
     "precision",
     "replicas",
+    "second_loss",
     "stages",
     "tensor_ranks",
     "use",
