@@ -18,6 +18,7 @@ from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target, registered_targets
 from gradconform.tolerance import floor_factor
 from gradconform.trial.materials import Materials
+from gradconform.trial.program import shortened
 from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -87,17 +88,15 @@ class Replayed:
 
         Otherwise it has the kit's driver. Raises as :meth:`text`.
         """
-        self._refuse()
-        usual = self.device_name == "cpu" and self.dtype_name == "float32"
+        usual = self.device_name == "cpu" and self.dtype_name == "float32" and not self.check.judges
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
-        if not usual:
-            return self.text()
-        if self.of_adapter:
+        short = None
+        if usual and self.of_adapter:
             claims, place = self.target.capabilities, self.place
             first, *others = head
             joined = (first, " ".join(others))
             short = SessionScript(self.check, claims, self._where(), self._folder(), place, joined, self.seed).text()
-        else:
+        elif usual:
             short = ShortScript(self.check, self._where(), head, self.seed).text()
         return short or self.text()
 
@@ -149,7 +148,7 @@ class Replayed:
         what = f"This is {self.check.id} ({self.check.level}) of {kit} {run}."
         return [
             self.check.requirement,
-            f"{what} The program is {trial.program}: {letters}.{drawn}",
+            f"{what} The program is {shortened(trial.program, 60)}: {letters}.{drawn}",
             f"It exits with 1 if the implementation is wrong and with 0 if it is right, and needs {self.needs}.",
         ]
 
