@@ -12,6 +12,7 @@ import torch
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
+from gradconform.devices.registry import registered_entries
 from gradconform.exits import UsageError
 from gradconform.run.run import Run
 from gradconform.target.functions import FunctionsAdapter
@@ -32,6 +33,9 @@ from .session_script import SessionScript
 from .short_script import ShortScript
 from .source import Source, reached
 
+#: The packages that make a type of device usable, where the kit's own plugin only imports them.
+_PACKAGES = {"xla": "torch_xla", "npu": "torch_npu"}
+
 
 class ScriptError(UsageError):
     """No script can be written of the check or the target."""
@@ -49,6 +53,8 @@ class Replayed:
     contract: str = CONTRACT_VERSION
     #: The folder of the script, from which it finds the adapter's file.
     place: Path = Path()
+    #: The modules that a user names to make the device usable.
+    device_plugins: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the script.
@@ -66,6 +72,7 @@ class Replayed:
         parts = reached([(standalone, "main")], Folding(facts, used), imported)
         dtype, device = dtype_named(self.dtype_name), torch.device(self.device_name)
         located = {"from pathlib import Path"} if self.of_adapter else set()
+        located |= {f"import {module}" for module in self._of_device}
         data = Inputs(trial, Materials(trial, dtype=dtype, device=device, seed=self.seed), parts.names).lines(source)
         lines = [
             self._docstring(trial),
@@ -106,11 +113,20 @@ class Replayed:
         return not isinstance(self.target.adapter, FunctionsAdapter)
 
     @property
+    def _of_device(self) -> tuple[str, ...]:
+        """Return the modules whose import makes the device known to torch."""
+        device_type = self.device_name.partition(":")[0]
+        entry = registered_entries().get(device_type)
+        usual = _PACKAGES.get(device_type, "" if entry is None else entry.module)
+        return self.device_plugins or ((usual,) if usual else ())
+
+    @property
     def needs(self) -> str:
         """Return the requirements of a script in words."""
+        more = "".join(f", {module}" for module in self._of_device)
         if self.of_adapter:
-            return f"torch, gradconform.adapter and {self.target.text.partition(':')[0]}"
-        return "torch and the implementation alone"
+            return f"torch{more}, gradconform.adapter and {self.target.text.partition(':')[0]}"
+        return f"torch{more} and the implementation alone"
 
     @property
     def has_script(self) -> bool:
