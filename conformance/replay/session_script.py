@@ -377,7 +377,7 @@ def _arguments(recipes: Sequence[Input], mb: int) -> str:
     """
     own = of_microbatch(recipes, mb)
     texts = [_argument(one) for one in own]
-    for index in {one.index for one in own if isinstance(one, tuple(_REFERRING))}:
+    for index in {one.index for one in own if isinstance(one, (SameAs, SharesMemory, EqualTo))}:
         texts[index] = texts[index] and f"a{index} := {texts[index]}"
     return f"[{', '.join(texts)}]" if all(texts) else ""
 
@@ -390,7 +390,7 @@ def _argument(one: object) -> str:
         return f"torch.tensor({one.value})"
     if isinstance(one, Mask):
         return f"torch.rand({one.shape}) < 0.5"
-    if isinstance(one, tuple(_REFERRING)):
+    if isinstance(one, (SameAs, SharesMemory, EqualTo)):
         return f"a{one.index}{_REFERRING[type(one)]}"
     return drawn(one)
 
