@@ -20,13 +20,3 @@ def test_no_sentence_has_a_number_of_known_faults() -> None:
         for text in (page.read_text(encoding="utf-8"),)
     }
     assert {page: numbers for page, numbers in found.items() if numbers} == {}
-
-
-def test_the_example_of_the_self_test_has_the_numbers_of_the_table() -> None:
-    table = (DOCS / "limits.md").read_text(encoding="utf-8")
-    (killed, right, reported) = re.findall(
-        r"^\| float32 \| (\d+ of \d+) \| \d+ \| (\d+ of \d+) \| \d+ \| (\d+ of \d+) \|", table, re.MULTILINE
-    )[0]
-    example = (DOCS / "verdicts.md").read_text(encoding="utf-8")
-    assert f"{reported} faults of values" in example
-    assert f"{killed} faults killed, {right} right variants clean" in example
