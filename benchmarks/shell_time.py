@@ -20,10 +20,13 @@ from figures import ENVIRONMENT, Figure
 GOALS_S = {"quick": 2.5, "standard": None, "full": None}
 
 
-def seconds(command: list[str]) -> tuple[float, float]:
-    """Run a command; return its processor time and how long it took; raise where it gives no verdict."""
+def seconds(command: list[str], folder: str | None = None) -> tuple[float, float]:
+    """Run a command, in a folder if one is given; return its processor time and how long it took.
+
+    Raise where it gives no verdict.
+    """
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=False, env=ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, check=False, env=ENVIRONMENT, cwd=folder)
     took, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode > 1:
         done.check_returncode()

@@ -22,6 +22,7 @@ from gradconform.report.lines import wrapped
 from gradconform.run.execution import Execution, OnResult, OnStart, RecordFile
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.planning import planning_within
+from gradconform.run.sources import SOURCES
 from gradconform.run.time_budget import TimeBudget
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.option import OptionValues
@@ -211,7 +212,11 @@ def options_of(arguments: argparse.Namespace, values: type[OptionValues]) -> Any
         given["waivers"] = DEFAULT_FILE
     if "waivers" in given:
         read_waivers(given["waivers"])  # report errors before importing torch, as far as possible without the checks
-    return values(**given)
+    options = values(**given)
+    if values is RunOptions:
+        for source in SOURCES.values():
+            source.refuse(options)
+    return options
 
 
 def resumed_options(arguments: argparse.Namespace, found: RecordedRun, values: type[OptionValues]) -> Any:

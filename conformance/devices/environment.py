@@ -25,6 +25,9 @@ _VARIABLES = (
     "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_JIT", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )  # fmt: skip
 
+#: The beginnings of further variables that such a device reads, by its type.
+_ALSO_READ = {"npu": ("ASCEND_",), "xla": ("PJRT_",), "xpu": ("SYCL_", "ZE_"), "mps": ("PYTORCH_MPS_",)}
+
 
 def environment(
     devices: Iterable[str] = ("cpu",),
@@ -57,8 +60,15 @@ def environment(
         "float32_matmul_precision": _matmul_precision(),
         "flags": dict(flags or {}),
         "backends": {**_backends(), "autocast": _autocast({name.partition(":")[0] for name in named})},
-        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "variables": {name: os.environ[name] for name in _variables(named)},
     }
+
+
+def _variables(devices: Iterable[str]) -> list[str]:
+    """Return the variables that change results: those of torch, and those that begin with a type of device."""
+    types = {name.partition(":")[0] for name in devices} - {"cpu", "cuda"}  # the names of cuda's are known
+    begin = tuple(text for one in types for text in (f"{one.upper()}_", *_ALSO_READ.get(one, ())))
+    return sorted(name for name in os.environ if name in _VARIABLES or (begin and name.startswith(begin)))
 
 
 def _matmul_precision() -> str | None:

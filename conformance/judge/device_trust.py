@@ -64,14 +64,18 @@ class DeviceTrust:
         found = self._oracle.observe_logged(references) if logged else self._oracle.observe(references)
         if self._oracle.trusted:
             return found, {}
-        self._raise_for_long_sums(references.materials.dtype)
+        long_sums = self._of_long_sums(references.materials.dtype)
         try:
             imprecise = self._hold_against_the_cpu(references, found, "faults logged" if logged else "faults")
-        except DeviceFaultError:
+        except DeviceFaultError as fault:
+            if long_sums is not None:
+                raise DeviceFaultError(long_sums[0], (*long_sums[1], *fault.findings)) from fault
             plain = self._oracle.observe_unlogged(references) if self._log_matters(references, found) else None
             if plain is None:
                 raise
             found, imprecise = plain, self._hold_against_the_cpu(references, plain, "faults unlogged")
+        if long_sums is not None:
+            raise DeviceFaultError(*long_sums)
         return found, {one.operation: one.eps for one in imprecise}
 
     def _log_matters(self, references: References, found: Observation) -> bool:
@@ -113,17 +117,15 @@ class DeviceTrust:
             msg = f"random numbers do not depend on the seed alone on {self._place(references.materials.dtype)}"
             raise DeviceFaultError(msg, faults)
 
-    def _raise_for_long_sums(self, dtype: torch.dtype) -> None:
+    def _of_long_sums(self, dtype: torch.dtype) -> Verdict | None:
         if dtype not in self._long_sums:
             fault = long_sum_fault(self._device, dtype)
             self._long_sums[dtype] = fault and self._of_long_sum(dtype, *fault)
-        verdict = self._long_sums[dtype]
-        if verdict is not None:
-            raise DeviceFaultError(*verdict)
+        return self._long_sums[dtype]
 
     def _of_long_sum(self, dtype: torch.dtype, operation: str, reported: str) -> Verdict:
         cause = Cause(Mistake.OPERATION_WRONG, names=(operation, f"{_LENGTH} ones", reported))
-        finding = Finding("mismatch", "a long sum", "", reported, cause=cause)
+        finding = Finding("mismatch", "a long sum", "", "gives wrong values", cause=cause)
         return f"{operation} is wrong on {self._place(dtype)}", (finding,)
 
     def _verdict(self, references: References, found: Observation) -> tuple[Verdict | None, tuple[Imprecise, ...]]:
@@ -170,13 +172,14 @@ class DeviceTrust:
         must match the CPU's, and the backward its forward.
         """
         materials = references.materials
-        culprit = operations_of(references, twice=True).wrong
-        if culprit is None or culprit.kind is not Mistake.OPERATION_WRONG:
+        operations = operations_of(references, twice=True)
+        culprit = operations.wrong if _accuses(operations) else None
+        if culprit is None:
             culprit = another_backward(materials, replaced(materials, torch.device("cpu")))
         if culprit is None:
             return None
-        finding = Finding("mismatch", culprit.names[0], "", str(culprit), cause=culprit)
-        return f"{culprit.names[0]} is wrong on {self._place(references.materials.dtype)}", (finding,)
+        findings = tuple(map(_of_operation, (culprit, *operations.also_wrong)))
+        return f"{culprit.names[0]} is wrong on {self._place(references.materials.dtype)}", findings
 
     def _evidence(self, references: References, found: Observation, oracle: Observation) -> Evidence:
         return Evidence(references, _CLAIMS, (found,), oracle, diagnose=False, device=self._device)
@@ -189,7 +192,7 @@ class DeviceTrust:
             hint = f"operations that only this device has, not compared: {', '.join(culprit.names)}"
             return f"plain autograd is wrong on {place}, and no single operation was found wrong; {hint}", faults
         reported = tuple(replace(fault, cause=culprit) for fault in faults)
-        return f"{culprit.names[0]} is wrong on {place}", reported
+        return f"{culprit.names[0]} is wrong on {place}", (*reported, *map(_of_operation, operations.also_wrong))
 
     def _place(self, dtype: torch.dtype) -> str:
         return f"{self._device} in {str(dtype).removeprefix('torch.')}"
@@ -198,6 +201,11 @@ class DeviceTrust:
 def _accuses(operations: Operations) -> bool:
     """Return whether an operation was found wrong; one that the CPU lacks was not compared."""
     return operations.wrong is not None and operations.wrong.kind is Mistake.OPERATION_WRONG
+
+
+def _of_operation(cause: Cause) -> Finding:
+    """Return the finding of a wrong operation; its cause has the values."""
+    return Finding("mismatch", cause.names[0], "", "gives wrong values", cause=cause)
 
 
 def _in_the_dtypes_of(here: Observation, found: Observation) -> Observation:

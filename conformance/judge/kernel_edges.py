@@ -68,7 +68,7 @@ def _run(sample: EdgeSample, device: Device, dtype: torch.dtype, seed: int) -> C
     """Run a sample forward and backward on a device, and compare each of its kernels."""
     arguments = sample.arguments(dtype, seed)
     leaves = [one.detach().to(device.torch_device).requires_grad_(one.requires_grad) for one in arguments]
-    compared = Compared(device, twice=False, every=True, ties=sample.ties)
+    compared = Compared(device, twice=False, edges=True, ties=sample.ties)
     with torch.enable_grad(), compared:
         outputs = [one for one in tensors(sample.outputs(leaves)) if one.requires_grad]
     grads = list(_output_grads(outputs, device, seed))

@@ -39,12 +39,14 @@ class Operations:
     """The operations of a trial on a device, each compared alone.
 
     ``wrong`` is the first wrong operation. If none is wrong, it names those that the CPU lacks, as a hint, or is None.
+    ``also_wrong`` has the others: each is compared with the device's own arguments, so one hides no other.
     ``imprecise`` has the operations that err by more than IEEE rounding and are not wrong, the worst call of each.
     ``names`` has one name for each call. ``errors`` has the result errors of each call that is not wrong, and
     ``roughest`` the largest of these relative to its result, by dtype.
     """
 
     wrong: Cause | None
+    also_wrong: tuple[Cause, ...]
     imprecise: tuple[Imprecise, ...]
     names: tuple[str, ...]
     errors: Mapping[Call, tuple[float, ...]]
@@ -68,6 +70,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
         wrong = Cause(Mistake.OPERATION_OF_ITS_OWN, names=tuple(dict.fromkeys(compared.alone)))
     return Operations(
         wrong=wrong,
+        also_wrong=tuple(cause for cause, _ in compared.wrong.values())[1:],
         imprecise=tuple(compared.imprecise.values()),
         names=tuple(compared.names),
         errors=compared.errors,
@@ -78,17 +81,17 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
 class Compared(DispatchMode):
     """Runs each operation on the device, and again on the CPU with the same arguments.
 
-    It compares up to the first wrong one, or, with ``every``, all of them. ``wrong`` has each wrong operation by name,
-    with its first difference. With ``ties``, equal elements make an operation's whole numbers arbitrary: these are
-    indices of selected elements, and are not compared.
+    ``wrong`` has each wrong operation by name, with its first difference, and ``found`` the first one. With ``ties``,
+    equal elements make an operation's whole numbers arbitrary: these are indices of selected elements, and are not
+    compared.
 
-    With ``every``, an error of eps of the smallest argument is allowed, for numbers up to 1: a smaller result is the
-    remainder of terms that cancel, as in the tail of an error function.
+    At the ``edges`` of kernels, an error of eps of the smallest argument is allowed, for numbers up to 1: a smaller
+    result is the remainder of terms that cancel, as in the tail of an error function.
     """
 
-    def __init__(self, device: Device, *, twice: bool, every: bool = False, ties: bool = False) -> None:
+    def __init__(self, device: Device, *, twice: bool, edges: bool = False, ties: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
-        self.device, self.twice, self.every, self.ties = device, twice, every, ties
+        self.device, self.twice, self.edges, self.ties = device, twice, edges, ties
         self.found: Cause | None = None
         self.wrong: dict[str, tuple[Cause, Difference]] = {}
         #: Whether the device has its own kernel for an operation.
@@ -102,12 +105,12 @@ class Compared(DispatchMode):
         self.alone: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and return its result; store the first wrong one."""
+        """Run the operation and return its result; store it if it is wrong."""
         del types
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
         self.names.append(name)
-        if (self.found is not None and not self.every) or name in self.wrong or not computes(func):
+        if name in self.wrong or not computes(func):
             return func(*args, **kwargs)
         given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
         found = func(*args, **kwargs)
@@ -119,7 +122,7 @@ class Compared(DispatchMode):
         self._weigh(func, found, here)
         counted, here, got = (_reals_of(func), _real(here), _real(found)) if self.ties else (func, here, found)
         room = room_in(self.device.numerics, [name])  # the operation's own, not that of the whole trial
-        if self.every:
+        if self.edges:
             room = replace(room, absolute=max(room.absolute, _cancelled(given)))
         with judged_with(Room(absolute=room.absolute)):
             seen = difference(counted, given, here, got)

@@ -64,6 +64,8 @@ class Inputs:
     def _stage(self, lane: int, source: Source) -> list[str]:
         """Return the lines of a stage: its construction, and the values of its parameters and buffers."""
         made = add_stage(source, self.trial.stages[lane])
+        if self.materials.device.type != "cpu":  # torch replaces no .data by that of another device
+            made += f".to({str(self.materials.device)!r})"
         module = self.materials.stage(lane)
         values = [
             f"        stage.get_{'buffer' if name in dict(module.named_buffers()) else 'parameter'}({name!r}).data = "

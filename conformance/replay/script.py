@@ -12,12 +12,14 @@ import torch
 from gradconform.contract.check import Check
 from gradconform.contract.plan import Item
 from gradconform.devices.dtypes import dtype_named
+from gradconform.devices.registry import registered_entries
 from gradconform.exits import UsageError
 from gradconform.run.run import Run
 from gradconform.target.functions import FunctionsAdapter
 from gradconform.target.resolve import Target, registered_targets
 from gradconform.tolerance import floor_factor
 from gradconform.trial.materials import Materials
+from gradconform.trial.program import shortened
 from gradconform.trial.trial import Trial
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -30,6 +32,9 @@ from .layout import docstring, folded, merged, spaced
 from .session_script import SessionScript
 from .short_script import ShortScript
 from .source import Source, reached
+
+#: The packages that make a type of device usable, where the kit's own plugin only imports them.
+_PACKAGES = {"xla": "torch_xla", "npu": "torch_npu"}
 
 
 class ScriptError(UsageError):
@@ -48,6 +53,8 @@ class Replayed:
     contract: str = CONTRACT_VERSION
     #: The folder of the script, from which it finds the adapter's file.
     place: Path = Path()
+    #: The modules that a user names to make the device usable.
+    device_plugins: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the script.
@@ -65,6 +72,7 @@ class Replayed:
         parts = reached([(standalone, "main")], Folding(facts, used), imported)
         dtype, device = dtype_named(self.dtype_name), torch.device(self.device_name)
         located = {"from pathlib import Path"} if self.of_adapter else set()
+        located |= {f"import {module}" for module in self._of_device}
         data = Inputs(trial, Materials(trial, dtype=dtype, device=device, seed=self.seed), parts.names).lines(source)
         lines = [
             self._docstring(trial),
@@ -87,17 +95,15 @@ class Replayed:
 
         Otherwise it has the kit's driver. Raises as :meth:`text`.
         """
-        self._refuse()
-        usual = self.device_name == "cpu" and self.dtype_name == "float32"
+        usual = self.device_name == "cpu" and self.dtype_name == "float32" and not self.check.judges
         head = tuple(self._paragraphs(self.check.trials[0], values="others than the check was given"))
-        if not usual:
-            return self.text()
-        if self.of_adapter:
+        short = None
+        if usual and self.of_adapter:
             claims, place = self.target.capabilities, self.place
             first, *others = head
             joined = (first, " ".join(others))
             short = SessionScript(self.check, claims, self._where(), self._folder(), place, joined, self.seed).text()
-        else:
+        elif usual:
             short = ShortScript(self.check, self._where(), head, self.seed).text()
         return short or self.text()
 
@@ -107,11 +113,20 @@ class Replayed:
         return not isinstance(self.target.adapter, FunctionsAdapter)
 
     @property
+    def _of_device(self) -> tuple[str, ...]:
+        """Return the modules whose import makes the device known to torch."""
+        device_type = self.device_name.partition(":")[0]
+        entry = registered_entries().get(device_type)
+        usual = _PACKAGES.get(device_type, "" if entry is None else entry.module)
+        return self.device_plugins or ((usual,) if usual else ())
+
+    @property
     def needs(self) -> str:
         """Return the requirements of a script in words."""
+        more = "".join(f", {module}" for module in self._of_device)
         if self.of_adapter:
-            return f"torch, gradconform.adapter and {self.target.text.partition(':')[0]}"
-        return "torch and the implementation alone"
+            return f"torch{more}, gradconform.adapter and {self.target.text.partition(':')[0]}"
+        return f"torch{more} and the implementation alone"
 
     @property
     def has_script(self) -> bool:
@@ -149,7 +164,7 @@ class Replayed:
         what = f"This is {self.check.id} ({self.check.level}) of {kit} {run}."
         return [
             self.check.requirement,
-            f"{what} The program is {trial.program}: {letters}.{drawn}",
+            f"{what} The program is {shortened(trial.program, 60)}: {letters}.{drawn}",
             f"It exits with 1 if the implementation is wrong and with 0 if it is right, and needs {self.needs}.",
         ]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradconform.adapter import StageSpec
 
     CHAIN = LOSS = FIRST_UNREAD = NOT_ALWAYS_DUE = SOME_ROOTS = SOME_ARGS = SOME_WEIGHTS = False
-    NESTED = SEVERAL = SPLIT = SAME_ARGS = False
+    NESTED = RECEIVES = SEVERAL = SPLIT = SAME_ARGS = False
     PROGRAM = ""
     LOSS_SCALE = TOLERANCE = 0.0
     STAGES: list[nn.Module]
@@ -60,6 +60,8 @@ class Plain:
 
     def backward_input(self, mb: int, grads: Any) -> Any:
         args, roots = self.flying[mb]
+        if RECEIVES:
+            grads = copy.deepcopy(grads)
         if NESTED:
             grads = flattened(grads)
         if SOME_ROOTS:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,19 @@ from torch import Tensor
 from gradconform.adapter import Capabilities
 from gradconform.contract.check import Check
 from gradconform.fixtures.grad_tuples import pattern_of
-from gradconform.fixtures.inputs import Constant, Mask, Number, of_microbatch, turns
+from gradconform.fixtures.inputs import (
+    Constant,
+    EqualTo,
+    Input,
+    Mask,
+    Number,
+    SameAs,
+    SharesMemory,
+    of_microbatch,
+    turns,
+)
+from gradconform.fixtures.planned_stages import plan_of, planned_case
+from gradconform.fixtures.stages.case import StageCase
 from gradconform.judge import all_requirements, gradients
 from gradconform.judge.chain import chained
 from gradconform.judge.refusal import right_or_refused
@@ -32,10 +44,11 @@ from gradconform.trial.trial import Trial
 
 from . import session_driver
 from .folding import Folding
-from .judges import judge_of
+from .judges import beyond, judge_of
 from .known_values import loss_scale
 from .layout import broken, docstring, merged, spaced
 from .short_script import drawn, fails, laid_out
+from .smaller_trials import parts
 from .source import Source, add_stage, literal, reached
 
 #: The features of a trial that such a script supports; all others must have their default.
@@ -52,8 +65,18 @@ _AROUND = {
     "autocast_float16": ("F", "lambda: torch.autocast('cpu', torch.float16)"),
     "no_grad": ("BIW", "torch.no_grad"),
 }
+#: The loss of a stage with several outputs, without those that have no target.
+_LOSS = "lambda outputs, target: sum(nn.functional.mse_loss(a, b) for a, b in zip(outputs, target) if b is not None)"
+#: The arguments that are made from another one: what is done with it.
+_REFERRING: dict[type, str] = {
+    SameAs: "",
+    SharesMemory: ".detach().requires_grad_()",
+    EqualTo: ".detach().clone().requires_grad_()",
+}
 #: The allowed difference of values, as a part of the largest one; under autocast, roundings depend on kernels.
 _TOLERANCE, _LOWER = 1e-4, 0.05
+#: The most lines of a script of the whole trial; of a longer one, a part of the trial is tried.
+_LONG = 120
 #: The last lines of a script, and the line of an adapter that is right.
 _ENDING = """
 adapter = Adapter() if isinstance(Adapter, type) or not hasattr(Adapter, "open") else Adapter
@@ -81,6 +104,8 @@ class SessionScript:
     place: Path
     head: tuple[str, ...]
     seed: int
+    #: Which part of a check's trial this is; empty for the whole one.
+    part: str = ""
 
     @property
     def trial(self) -> Trial:
@@ -88,7 +113,19 @@ class SessionScript:
         return self.check.trials[0]
 
     def text(self) -> str | None:
-        """Return the script; None if the trial needs more features, or the script does not show its failure."""
+        """Return the script; None if the trial needs more features, or the script does not show its failure.
+
+        If it is long or there is none, it is that of a part of the trial that fails too.
+        """
+        whole = self.alone()
+        if whole is not None and whole.count("\n") <= _LONG:
+            return whole
+        smaller = (replace(self, check=part.check, part=part.sentence).alone() for part in parts(self.check))
+        found = [text for text in (whole, *smaller) if text is not None]
+        return min(found, key=lambda text: text.count("\n"), default=None)
+
+    def alone(self) -> str | None:
+        """Return the script of the trial as it is; None if it cannot be written, or does not show a failure."""
         module, _, name = self.where.partition(":")
         if not name or "." in name or not self._is_supported():
             return None
@@ -113,18 +150,16 @@ class SessionScript:
             and {action.kind for action in trial.actions} <= {*"FBIW", *_WORDS}
             and not any(action.misuse for action in trial.actions)
             and trial.modes <= {*_AROUND, "eval"}
-            and (not trial.loss or (trial.output_grads == "normal" and self._has_one_output()))
-            and all(
-                _argument(one)
-                for case in self._fed()
-                for mb in range(turns(case.inputs))
-                for one in of_microbatch(case.inputs, mb)
-            )
+            and not beyond(self.check, self.capabilities, "cpu")
+            and (not trial.loss or self._has_loss())
+            and all(_arguments(case.inputs, mb) for case in self._fed() for mb in range(turns(case.inputs)))
         )
 
-    def _has_one_output(self) -> bool:
-        """Return whether the last stage returns one tensor, of which the loss is."""
-        return isinstance(self._materials().example_outputs(len(self.trial.stages) - 1), Tensor)
+    def _has_loss(self) -> bool:
+        """Return whether a line can write the loss: the last stage returns real tensors, alone or side by side."""
+        outputs = self._materials().example_outputs(len(self.trial.stages) - 1)
+        several = outputs if type(outputs) in {tuple, list} else [outputs]
+        return all(isinstance(one, Tensor) and one.is_floating_point() for one in several)
 
     def _fed(self) -> Iterator[Any]:
         """Yield the stages that the caller gives arguments."""
@@ -132,10 +167,10 @@ class SessionScript:
 
     def _written(self, imported: str) -> str:
         trial, source = self.trial, Source()
-        made = [add_stage(source, case) for case in trial.stages]
+        made = [add_stage(source, _unmarked(case)) for case in trial.stages]
         with torch.random.fork_rng(devices=()):
             data = list(self._data())
-        parts = reached(
+        driver = reached(
             [(session_driver, name) for name in ("Plain", "run", "differs")],
             Folding(
                 self._known(),
@@ -152,10 +187,10 @@ class SessionScript:
             "AROUND": "{" + ", ".join(f"{kind!r}: {text}" for kind, text in self._around().items()) + "}",
         }
         lines = [
-            docstring(self.head),
+            docstring([*self.head, *filter(None, [self.part])]),
             "",
             *merged(
-                parts.imports - {"from __future__ import annotations"}
+                driver.imports - {"from __future__ import annotations"}
                 | source.imports
                 | {
                     "import sys",
@@ -171,7 +206,7 @@ class SessionScript:
             imported,
             "",
             *(f"{text}\n" for text in source.definitions.values()),
-            *(f"{name} = {value}" for name, value in constants.items() if name in parts.names),
+            *(f"{name} = {value}" for name, value in constants.items() if name in driver.names),
             f"torch.manual_seed({self.seed})",
             f"STAGES = [{', '.join(made)}]",
             "for parameter in nn.ModuleList(STAGES).parameters():",
@@ -184,7 +219,7 @@ class SessionScript:
             *(["nn.ModuleList(STAGES).eval()"] if "eval" in trial.modes else []),
             *(broken(line) for line in data),
         ]
-        return "\n\n".join(["\n".join(lines), *spaced(parts.definitions.values()), _ENDING.lstrip()])
+        return "\n\n".join(["\n".join(lines), *spaced(driver.definitions.values()), _ENDING.lstrip()])
 
     def _data(self) -> Iterator[str]:
         """Yield the lines of arguments, examples, output gradients and targets."""
@@ -196,10 +231,10 @@ class SessionScript:
             outputs = materials.example_outputs(lane)
             example = materials.example_args(lane, materials.stage(lane))
             specs.append(self._spec(lane, example, outputs))
-            fed = [f"[{', '.join(_argument(one) for one in of_microbatch(case.inputs, mb))}]" for mb in numbers[lane]]
+            fed = [_arguments(case.inputs, mb) for mb in numbers[lane]]
             args.append(_listed(["[]"] * len(fed) if trial.chain and lane else fed))
             if trial.loss_at(lane):
-                targets.append(_listed([_tree(outputs, _random)] * len(numbers[lane])))
+                targets.append(_listed([_target(outputs, trial.output_grads, mb) for mb in numbers[lane]]))
             given = [_grads(as_tuple(outputs), pattern_of(trial.output_grads, mb)) for mb in numbers[lane]]
             grads.append(_listed(given))
         yield f"ARGS = [{', '.join(args)}]"
@@ -214,12 +249,12 @@ class SessionScript:
         given = {
             "is_first": "True" if trial.chain and lane == 0 else "",
             "is_last": "True" if last else "",
-            "loss_fn": "nn.functional.mse_loss" if last else "",
+            "loss_fn": ("nn.functional.mse_loss" if isinstance(outputs, Tensor) else _LOSS) if last else "",
             "n_microbatches": str(trial.microbatches(lane)),
             "args_require_grad": repr(tuple(isinstance(arg, Tensor) and arg.requires_grad for arg in args)),
             "example_args": _tree(args),
             "example_outputs": _tree(outputs),
-            "example_target": _tree(outputs, _random) if last else "",
+            "example_target": _target(outputs, trial.output_grads, 0) if last else "",
         }
         return f"StageSpec({', '.join(f'{name}={text}' for name, text in given.items() if text)})"
 
@@ -244,7 +279,7 @@ class SessionScript:
                 for one in self._materials().stage(lane).parameters()
             ),
             "SEVERAL": not all(isinstance(tree, Tensor) for tree in outputs),
-            "SPLIT": bool(kinds & {"I", "W"})
+            "SPLIT": bool(kinds & {"I", "W", "receive"})
             or trial.same_args
             or trial.chain
             or self._gives_none()
@@ -253,19 +288,24 @@ class SessionScript:
             "SOME_ARGS": not all(_needs_grad(one) for one in self._all_args()),
             "NESTED": len(flat) != sum(len(as_tuple(tree)) for tree in outputs)
             or any(isinstance(tree, dict) for tree in outputs),
+            "RECEIVES": "receive" in kinds,
             "CHAIN": trial.chain,
             "LOSS": trial.loss,
             "FIRST_UNREAD": trial.chain and not claims.first_stage_input_grads,
-            "NOT_ALWAYS_DUE": claims.input_pass_touches_params or claims.weight_when == "finish",
+            "NOT_ALWAYS_DUE": len(set(self._due())) < len(self._actions()),
         }
 
     def _gives_none(self) -> bool:
         return any(pattern.startswith(("none:", "only:")) for pattern in self.trial.output_grads.split("|"))
 
     def _all_args(self) -> Iterator[Any]:
-        """Yield an example of each argument of each stage."""
+        """Yield the arguments of each stage: those of all micro-batches, or the outputs of the stage before."""
+        materials = self._materials()
         for lane in range(len(self.trial.stages)):
-            yield from self._materials().example_args(lane, self._materials().stage(lane))
+            for mb in range(self.trial.microbatches(lane)):
+                yield from materials.args(lane, mb, materials.stage(lane))
+            if self.trial.chain and lane:
+                yield from flattened(materials.example_outputs(lane - 1))
 
     def _materials(self) -> Materials:
         return Materials(self.trial, dtype=torch.float32, device=torch.device("cpu"), seed=self.seed)
@@ -309,6 +349,12 @@ def _forgotten(folder: Path) -> Iterator[None]:
                 del sys.modules[name]
 
 
+def _unmarked(case: StageCase) -> StageCase:
+    """Return a stage whose parameters all have one dtype: the values of such a script have no other."""
+    plan = plan_of(case)
+    return case if plan is None or plan.gain == "graded" else planned_case(replace(plan, gain=""))
+
+
 class _UnsupportedTreeError(Exception):
     """A tree has a leaf or a type that a short script does not write."""
 
@@ -324,6 +370,18 @@ def _listed(texts: list[str]) -> str:
     return f"[{', '.join(texts)}]"
 
 
+def _arguments(recipes: Sequence[Input], mb: int) -> str:
+    """Return the text of a micro-batch's list of arguments; empty if one is not of the plain kinds.
+
+    An argument that another one refers to gets a name.
+    """
+    own = of_microbatch(recipes, mb)
+    texts = [_argument(one) for one in own]
+    for index in {one.index for one in own if isinstance(one, (SameAs, SharesMemory, EqualTo))}:
+        texts[index] = texts[index] and f"a{index} := {texts[index]}"
+    return f"[{', '.join(texts)}]" if all(texts) else ""
+
+
 def _argument(one: object) -> str:
     """Return the text of an argument; empty if it is not of the plain kinds."""
     if isinstance(one, Constant):
@@ -332,7 +390,17 @@ def _argument(one: object) -> str:
         return f"torch.tensor({one.value})"
     if isinstance(one, Mask):
         return f"torch.rand({one.shape}) < 0.5"
+    if isinstance(one, (SameAs, SharesMemory, EqualTo)):
+        return f"a{one.index}{_REFERRING[type(one)]}"
     return drawn(one)
+
+
+def _target(outputs: Any, patterns: str, mb: int) -> str:
+    """Return the text of a loss's target; None for an output that the loss does not read."""
+    if isinstance(outputs, Tensor):
+        return _random(outputs)
+    pattern = pattern_of(patterns, mb)
+    return _grads(outputs, pattern if pattern.startswith(("none:", "only:")) else "normal")
 
 
 def _tree(tree: Any, leaf: Callable[[Any], str] | None = None) -> str:

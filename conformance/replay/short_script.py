@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from gradconform.trial.trial import Trial
 
 from .judges import judge_of
 from .layout import docstring, merged
+from .smaller_trials import parts
 from .source import Source, add_stage
 
 #: The implementation that is known to be correct.
@@ -77,7 +79,12 @@ class ShortScript:
         return self.check.trials[0]
 
     def text(self) -> str | None:
-        """Return the script; None if the trial needs more features, or the script does not show its failure."""
+        """Return the script, or that of a part of the trial that fails too; None if neither shows a failure."""
+        smaller = (replace(self, check=part.check, head=(*self.head, part.sentence)) for part in parts(self.check))
+        return next((text for one in (self, *smaller) if (text := one.alone()) is not None), None)
+
+    def alone(self) -> str | None:
+        """Return the script of the trial as it is; None if it needs more features, or does not show a failure."""
         if not _plain(self.check):
             return None
         outputs = _outputs(self.trial.stages[0])
@@ -196,12 +203,17 @@ def _plain(check: Check) -> bool:
 
 
 def drawn(one: object) -> str:
-    """Return the text that draws an input; empty if it is not of the plain kinds."""
-    if isinstance(one, Normal) and one == Normal(one.shape, one.requires_grad, one.layout):
-        if one.layout != "contiguous":
-            made = laid_out(one.shape, one.layout)
-            return f"{made}{'.requires_grad_()' if one.requires_grad else ''}" if made else ""
-        return f"torch.randn({', '.join(map(str, one.shape))}{', requires_grad=True' if one.requires_grad else ''})"
+    """Return the text that draws an input; empty if it is not of the plain kinds.
+
+    Values of any size are written as usual ones.
+    """
+    if isinstance(one, Normal):
+        dtype = ", dtype=torch.complex64" if one.is_complex else ", dtype=torch.float16" if one.half else ""
+        if one.layout == "contiguous":
+            needs_grad = ", requires_grad=True" if one.requires_grad else ""
+            return f"torch.randn({', '.join(map(str, one.shape)) or '()'}{dtype}{needs_grad})"
+        made = "" if dtype else laid_out(one.shape, one.layout)
+        return f"{made}{'.requires_grad_()' if one.requires_grad else ''}" if made else ""
     if isinstance(one, Integers) and one == Integers(one.shape, one.high):
         return f"torch.randint({one.high}, {one.shape})"
     return ""
@@ -215,6 +227,8 @@ def laid_out(shape: tuple[int, ...], layout: str) -> str:
         return f"torch.randn({(*shape[:-1], 2 * shape[-1])})[..., ::2]"
     if layout == "transposed" and len(shape) > 1:
         return f"torch.randn({(*shape[:-2], shape[-1], shape[-2])}).mT"
+    if layout == "offset":
+        return f"torch.randn({math.prod(shape) + 1})[1:].view({shape})"
     return ""
 
 

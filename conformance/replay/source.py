@@ -159,11 +159,27 @@ def add_stage(source: Source, case: StageCase) -> str:
     return f"{build.__name__}({', '.join(map(repr, given))})"
 
 
+#: What is known of the layers of a planned stage whose gain has the dtype of the rest, and what replaces its code.
+_NO_GAIN = {"self._graded": False}
+_WITHOUT_DTYPE = {
+    "in_own_dtype(nn.Parameter(torch.zeros(out)), '' if self._graded else gain)": "nn.Parameter(torch.zeros(out))",
+    "torch.promote_types(hidden.dtype, self.gain.dtype)": "None",
+    "(hidden.to(wide) * self.gain.to(wide)).to(hidden.dtype)": "hidden * self.gain",
+}
+
+
 def _add_plan(source: Source, plan: Plan) -> str:
     """Write the parts of a planned stage; return the call that assembles them."""
     _, into, out = SIZES[plan.size]
-    for part in (PlannedStage, *plan.parts):
-        _add_name(source, sys.modules[part.__module__], part.__name__)
+    named = [(sys.modules[part.__module__], part.__name__) for part in (PlannedStage, *plan.parts)]
+    if plan.gain:
+        for module, name in named:
+            _add_name(source, module, name)
+    else:
+        known = {**_NO_GAIN, "not into": not into}
+        made = reached(named, Folding(known, {}, frozenset({"forward"}), _WITHOUT_DTYPE))  # torch calls it
+        source.definitions |= made.definitions
+        source.imports |= made.imports
     enter, layers, run, leave = (part.__name__ for part in plan.parts)
     gain = f", gain={plan.gain!r}" if plan.gain else ""
     return f"PlannedStage({enter}, {layers}({into}, {out}{gain}), {run}, {leave})"

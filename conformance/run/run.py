@@ -184,7 +184,8 @@ class Run:
 
     def header(self) -> Header:
         """Return the header of this run's records."""
-        return header_of(self.empty_report(), tuple(self._items), self.measured, loaded_files(self.options))
+        files = loaded_files(self.options, self.choice.types)
+        return header_of(self.empty_report(), tuple(self._items), self.measured, files)
 
     def run(
         self,

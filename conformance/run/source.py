@@ -41,7 +41,8 @@ class Source:
     ``options`` are those of a run that it reads. ``selecting`` finds a check again by its id, if the id has enough for
     that. ``area`` is the first part of its checks' ids, if ``gradconform device`` runs them; that command runs the
     areas in the order of the sources, and ``last`` ones after all dtypes. ``has_sections`` says that it adds sections
-    to a report.
+    to a report. ``refuse`` raises :class:`~gradconform.user_input.values.SelectionError` for values that are wrong in
+    any case, before torch is imported.
     """
 
     options: tuple[Option, ...]
@@ -49,6 +50,7 @@ class Source:
     area: str = ""
     last: bool = False
     has_sections: bool = False
+    refuse: Callable[[OptionValues], None] = lambda _: None
 
     @property
     def by_name(self) -> dict[str, Option]:

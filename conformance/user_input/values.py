@@ -53,10 +53,12 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """Return the known names nearest to ``name``, for an error message; all of them if none is near.
 
     A name that contains the typed text is nearer than one with a similar spelling: users often type part of a long id.
+    The nearest ones begin with it.
     """
     names = sorted(known)
     part = name.strip("*?.")
     holding = [known_name for known_name in names if part and part in known_name]
+    holding.sort(key=lambda one: (not one.startswith(f"{part}."), not one.startswith(part)))
     return ", ".join(holding[:count] or difflib.get_close_matches(name, names, n=count, cutoff=0.4) or names)
 
 

@@ -19,10 +19,11 @@ OF_STEPS = ("torch.distributed.tensor", "torch.distributed.pipelining", "torch._
     ("arguments", "code", "unneeded"),
     [
         (["run", "autograd", "--checks", "full.gradients.mlp"], EXIT_INCOMPLETE, ("torch", "hypothesis")),
+        (["device", "cpu", "--operation", "max"], EXIT_USAGE, ("torch",)),
         (["replay", "full.gradients.mlp", "autograd"], EXIT_CONFORMS, OF_STEPS),
         (["pipeline", "reference-split", "--checks", "step.plane"], EXIT_USAGE, OF_STEPS),
     ],
-    ids=["run", "replay", "training steps"],
+    ids=["run", "device", "replay", "training steps"],
 )
 def test_unneeded_modules_are_not_imported(
     arguments: list[str], code: int, unneeded: Sequence[str], tmp_path: Path

@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from expecttest import assert_expected_inline
+
+from gradconform.fixtures.operations.entries import entries
+from gradconform.sources.operations import NAMES
 
 Command = Callable[..., Any]
 
@@ -63,6 +67,20 @@ def test_an_unknown_operation_or_block_is_refused_with_the_nearest_name(
     done = command("run", "torch", *words)
     assert done.code == 2
     assert told in done.err
+
+
+def test_an_operation_with_variants_is_refused_with_their_names(command: Command) -> None:
+    done = command("device", "cpu", "--operation", "max")
+    assert (done.code, done.out) == (2, "")
+    nearest = "max.binary, max.reduction_no_dim, max.reduction_with_dim"
+    assert " ".join(done.err.split()).endswith(f" lists no operation 'max'; nearest: {nearest}")
+
+
+def test_the_names_that_refuse_at_once_are_those_of_torch() -> None:
+    release, *names = NAMES.read_text(encoding="utf-8").splitlines()
+    if not torch.__version__.startswith(f"{release.removeprefix('torch ')}."):
+        pytest.skip(f"the names are those of {release}")
+    assert names == list(entries())
 
 
 @pytest.mark.slow

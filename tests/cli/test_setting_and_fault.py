@@ -169,7 +169,7 @@ def test_a_fault_is_unsupported_if_the_device_cannot_run_its_finder(monkeypatch:
     ("words", "told"),
     [
         (("--setting", "autocast"), "unknown setting 'autocast'; nearest: autocast-bfloat16, autocast-float16"),
-        (("--fault", "overwrit"), "unknown fault 'overwrit'; nearest: each-use-in-the-first-microbatch-overwrites, "),
+        (("--fault", "overwrit"), "unknown fault 'overwrit'; nearest: overwrite, "),
         (("--setting", "float32-high", "--dtype", "float64"), "no selected check runs in float64"),
     ],
 )

@@ -201,6 +201,22 @@ SHORT = (
     "lifetime.reopened.layer-norm-full",
     "state.returned_owned.mlp-full",
     "schedule.alone.zbv-zero-bubble-3x2x5",
+    "full.gradients.duplicate-input",
+    "state.receive_buffer.mlp",
+)
+
+#: A failing check whose own trial has features that only the kit's driver has: a part of it fails too.
+IN_PART = (
+    "misuse.next_session.shape-full",
+    "errors.retry.shape-split",
+    "mode.gradients.thread-mlp-split",
+    "mode.gradients.default-dtype-mlp-full",
+    "hooks.altered.move-mlp-full",
+    "hooks.tensor_grad.mlp-full",
+    "grad_tuple.tracked.mlp-split",
+    "grad_tuple.nonfinite.inf-split",
+    "caller.buffer.full",
+    "schedule.gradients.gpipe-2x1x3",
 )
 
 
@@ -219,6 +235,47 @@ def test_the_script_of_a_failing_check_of_an_adapter_is_short(
     (tmp_path / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
     right = run_script(text, folder=tmp_path)
     assert (right.code, right.out, right.err) == (0, "right: all gradients are those of plain autograd\n", "")
+
+
+@pytest.mark.parametrize("check", IN_PART)
+def test_the_script_of_a_part_that_fails_too_is_short(
+    check: str, tmp_path: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = scripts_of(tmp_path, (check,), DOUBLED.replace("CLAIMS", ""))
+    assert len(text.splitlines()) <= 120
+    assert "A part of this fails too and runs here: " in " ".join(text.split())
+    assert run_script(text, folder=tmp_path).out.startswith("WRONG: the gradient of ")
+    (tmp_path / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
+    assert run_script(text, folder=tmp_path).code == 0
+
+
+def test_a_loss_of_several_outputs_has_a_short_script(
+    tmp_path: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    doubled = "return args, [loss * (2.0 if len(flat(outputs)) > 1 else 1.0)], [None]"
+    wrong = ADAPTER.replace("CLAIMS", "").replace("return args, [loss], [None]", doubled)
+    (text,) = scripts_of(tmp_path, ("differing.loss.split",), wrong)
+    assert len(text.splitlines()) <= 120
+    assert run_script(text, folder=tmp_path).out.startswith("WRONG: the gradient of ")
+    (tmp_path / "mine.py").write_text(ADAPTER.replace("CLAIMS", ""), encoding="utf-8")
+    assert run_script(text, folder=tmp_path).code == 0
+
+
+def test_a_failure_that_needs_a_feature_keeps_it(
+    tmp_path: Path, run_script: RunScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    threads = ADAPTER.replace("CLAIMS", "").replace("import torch", "import threading\n\nimport torch", 1)
+    wrong = "3.0 if threading.current_thread() is not threading.main_thread() else 1.0"
+    (text,) = scripts_of(
+        tmp_path, ("mode.gradients.thread-mlp-split",), threads.replace("g * FACTOR", f"g * ({wrong})")
+    )
+    assert "A part of this" not in text
+    done = run_script(text, folder=tmp_path)
+    assert (done.code, done.err) == (1, "")
+    assert "the gradient of 0.weight after W0" in done.out
 
 
 def test_a_script_finds_the_adapter_from_its_own_place_or_an_argument(tmp_path: Path) -> None:

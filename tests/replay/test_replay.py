@@ -1,6 +1,8 @@
 """``gradconform replay``: one check again, with the same numbers."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,18 @@ def test_if_no_script_can_be_written_none_is_offered(
     )
     assert main(["replay", "lifetime.full.mlp", "keeping.py"]) == 1
     assert "write a script" not in capsys.readouterr().out
+
+
+def test_the_script_of_a_device_runs_as_printed(tmp_path: Path) -> None:
+    words = ("replay", "full.gradients.mlp", "torch", "--device", "simpy", "--dtype", "float32", "--script", "x.py")
+    command = [sys.executable, "-m", "gradconform", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "it runs full.gradients.mlp with torch, gradconform.plugins.devices.simpy and" in " ".join(
+        done.stdout.split()
+    )
+    done = subprocess.run([sys.executable, "x.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("right: ")
 
 
 def test_an_adapter_that_withholds_input_gradients_of_first_stages_has_scripts(

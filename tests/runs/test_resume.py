@@ -9,13 +9,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradconform.cli import main
+from gradconform.devices.environment import environment
 from gradconform.reading.record_file import read_run
+from gradconform.run.loaded_files import loaded_files
+from gradconform.run.options import RunOptions
 from tests.command_process import COMMAND_OF_A_WORKER
 
 Judged = Callable[..., Any]
@@ -67,6 +71,29 @@ def test_a_killed_run_is_resumed_and_resuming_with_other_options_is_refused(
     refused = judged("--resume", "run.ndjson")
     assert (refused.code, refused.out) == (2, "")
     assert "this run differs from the recorded one: target.sha256 is '" in refused.err
+
+
+def test_a_changed_plugin_of_a_device_and_its_variables_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "vendor_backend"
+    (package / "lib").mkdir(parents=True)
+    for name in ("__init__.py", "kernels.py", "lib/kernels.so"):
+        (package / name).write_text("kernel = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("vendored", "vendor_backend.kernels", "gradconform.devices")
+    monkeypatch.setattr("gradconform.run.loaded_files.registered_entries", lambda: {"vendored": entry})
+    found = [loaded_files(RunOptions(target="autograd"), ("cpu", "vendored"))]
+    for name in ("kernels.py", "lib/kernels.so"):
+        (package / name).write_text("kernel = 20\n", encoding="utf-8")
+        found.append(loaded_files(RunOptions(target="autograd"), ("cpu", "vendored")))
+    assert [list(one) for one in found] == [["the plugin vendor_backend of vendored"]] * 3
+    assert len({one["the plugin vendor_backend of vendored"] for one in found}) == 3
+
+    monkeypatch.setenv("VENDORED_FAST", "1")
+    described = {"vendored:0": {"model": None, "driver": None}}
+    assert environment(("vendored:0",), described=described)["variables"]["VENDORED_FAST"] == "1"
+    assert "VENDORED_FAST" not in environment(("cpu",))["variables"]
 
 
 ENGINE = "def back(*given):\n    raise RuntimeError('no backward here')\n"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from gradconform.contract.extra_ids import OPERATIONS, name_in_id, oracle_of
+from gradconform.contract.extra_ids import OPERATIONS, chosen, name_in_id, oracle_of
 from gradconform.run.source import Source
-from gradconform.user_input.option import Option, path_of
+from gradconform.torch_releases.names import installed
+from gradconform.user_input.option import Option, OptionValues, path_of
+
+#: The release of torch, and the names of the operations that it lists: importing that list takes seconds.
+NAMES = Path(__file__).with_name("names.txt")
 
 _ORACLES = "judge the device on each operation: layout, finite-differences, additive, edges, or all"
 
@@ -17,9 +22,22 @@ def _selecting(check: str) -> Mapping[str, Any] | None:
     return None if operation is None else {"operation": (operation,), "oracle": () if oracle is None else (oracle,)}
 
 
+def unlisted(operation: str = "{}") -> str:
+    """Return the message for an operation that torch does not list, or a template of it."""
+    return f"torch {installed()} lists no operation {operation}"
+
+
+def _refuse_unlisted(options: OptionValues) -> None:
+    """Refuse a name at once if the installed release is that of :data:`NAMES`."""
+    release, *names = NAMES.read_text(encoding="utf-8").splitlines() if options.operation else [""]
+    if release and f"torch {installed()}".startswith(f"{release}."):
+        chosen(options.operation, dict.fromkeys(names), unlisted())
+
+
 SOURCE = Source(
     area=OPERATIONS,
     selecting=_selecting,
+    refuse=_refuse_unlisted,
     has_sections=True,
     options=(
         Option(

@@ -24,6 +24,8 @@ from gradconform.text.counts import count
 from gradconform.torch_releases.names import installed
 from gradconform.user_input.values import Profile
 
+from . import unlisted
+
 #: The number of samples of an entry per profile, chosen to differ as much as torch's list allows; None means all.
 SAMPLES: dict[Profile, int | None] = {"quick": 2, "standard": 6, "full": None}
 
@@ -75,7 +77,7 @@ def select_checks(
     :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists, and
     :class:`~gradconform.exits.RunRefusedError` if the run's time budget is used up.
     """
-    named = chosen(patterns, entries(), f"torch {installed()} lists no operation {{}}")
+    named = chosen(patterns, entries(), unlisted())
     checks, untried, nodes = list[Check](), list[str](), set[str]()
     left_out: Counter[Why] = Counter()
     samples = 0
