@@ -108,7 +108,9 @@ def of_change_in_flight(
         return None
     parts = [Part(step.action.mb, dense(widen(right)), 1.0, own=True)]
     wrong = _wrong_tensor(evidence, step, got, parts)
-    return wrong and combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong))
+    if wrong is None:
+        return None
+    return combination.cause_of(combination.fitted_change(wrong, parts), combination.factors_of(wrong))
 
 
 def _output(again: Rerun, index: int) -> Tensor:

@@ -54,10 +54,12 @@ def other_param(wrong: WrongTensor, name: str) -> Cause | None:
 def part_of_other_param(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return the parameter whose gradient the action added instead of this one's."""
     step, own = wrong.step, own_part(parts)
-    grads = wrong.evidence.reference(step.action.stage, step.action.mb, step.position + 1).params if parts else {}
-    for other, grad in grads.items() if own is not None and own.shape == wrong.right.shape else ():
-        alike = grad is not None and other != name and grad.shape == wrong.right.shape
-        if alike and wrong.explained_by(wrong.right - own + dense(grad)):
+    if own is None or own.shape != wrong.right.shape:
+        return None
+    for other, grad in wrong.evidence.reference(step.action.stage, step.action.mb, step.position + 1).params.items():
+        if grad is None or other == name or grad.shape != wrong.right.shape:
+            continue
+        if wrong.explained_by(wrong.right - own + dense(grad)):
             return Cause(Mistake.ADDED_OF_OTHER_PARAMETER, microbatches=(step.action.mb,), names=(other,))
     return None
 

@@ -197,15 +197,15 @@ def _through_the_storage(tensor: Tensor | None) -> Start:
 
 def _with_strides_of(tensor: Tensor | None, other: Tensor | None) -> Start:
     """Return the elements of a tensor's memory in the order that another one's strides give them."""
-    kept = tensor is None or other is None or tensor.shape != other.shape
-    if kept or {tensor.layout, other.layout} != {torch.strided} or tensor.stride() == other.stride():
+    storage = None if tensor is None or other is None else storage_of(tensor)
+    if tensor is None or other is None or storage is None or tensor.shape != other.shape or not other.numel():
         found: Start = widen(tensor)
         return found
-    storage = storage_of(tensor)
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, other.stride(), strict=True))
-    if storage is None or (offset_of(tensor) + last + 1) * tensor.element_size() > storage.nbytes():
+    strides = other.stride() if other.layout == torch.strided else tensor.stride()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    if ((offset_of(tensor) or 0) + last + 1) * tensor.element_size() > storage.nbytes():
         return None
-    read: Tensor = widen(tensor.as_strided(tensor.shape, other.stride()))
+    read: Tensor = widen(tensor.as_strided(tensor.shape, strides))
     return read
 
 
