@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import json
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from gradconform.adapter import Adapter, Capabilities, claims_of
 from gradconform.exits import refusal
@@ -161,6 +164,13 @@ def _from_factory(factory: Callable[[], object], text: str) -> Target:
     if missing:
         msg = f"target {text!r} returned a {type(made).__name__} without {', '.join(missing)}; {_WANTED}"
         raise TargetError(msg)
+    drives = getattr(made, "drives", None)
+    if drives is not None and not isinstance(drives, str):
+        msg = (
+            f"target {text!r}: its adapter's drives is {drives!r}; expected the name of the module under test as text, "
+            f"such as 'my_engine.backward'"
+        )
+        raise TargetError(msg)
     return _target(cast("Adapter", made), text, own_adapter=True)
 
 
@@ -216,7 +226,11 @@ def _home(target: Target, module: ModuleType) -> ModuleType:
     """Return the module that defines the code under test; a registered namespace or adapter may only refer to it."""
     drives = getattr(target.adapter, "drives", None)
     if drives is not None:
-        return importlib.import_module(drives)
+        try:
+            return importlib.import_module(drives)
+        except ImportError as error:
+            msg = f"target {target.text!r}: its adapter drives {drives!r}, which cannot be imported: {error}"
+            raise TargetError(msg) from error
     if not isinstance(target.adapter, FunctionsAdapter):
         return module
     function = next(iter(target.adapter.functions.values()))
@@ -228,7 +242,7 @@ def _origin(module: ModuleType) -> dict[str, Any]:
     file = inspect.getsourcefile(module) if getattr(module, "__file__", None) else None
     top = sys.modules.get(module.__name__.partition(".")[0])
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file and is_file(file) else None
-    version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0])
+    version = getattr(top, "__version__", None) or _distribution_version(module.__name__.partition(".")[0], file)
     return {"version": str(version) if version else None, "file": file, "sha256": digest}
 
 
@@ -267,10 +281,20 @@ def _line(action: object, file: str) -> int | None:
     return code.co_firstlineno
 
 
-def _distribution_version(package: str) -> str | None:
-    """Return the version of the distribution that installed ``package``, which may not know it itself."""
-    names = importlib.metadata.packages_distributions().get(package, [])
-    return importlib.metadata.version(names[0]) if len(set(names)) == 1 else None
+def _distribution_version(package: str, file: str | None) -> str | None:
+    """Return the version of the distribution that installed ``package``, which may not know it itself.
+
+    None if ``file``, of the imported module, is a copy elsewhere.
+    """
+    names = set(importlib.metadata.packages_distributions().get(package, []))
+    if len(names) != 1:
+        return None
+    found = importlib.metadata.distribution(names.pop())
+    source = json.loads(found.read_text("direct_url.json") or "{}").get("url", "")  # of an editable installation
+    homes = {Path(str(found.locate_file(""))).resolve()}
+    if source:
+        homes.add(Path(url2pathname(urlsplit(source).path)).resolve())
+    return found.version if file is None or not homes.isdisjoint(Path(file).resolve().parents) else None
 
 
 #: The time limit for git: a report without a commit is still correct.

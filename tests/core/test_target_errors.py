@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from expecttest import assert_expected_inline
 
+from gradconform.target import resolve as resolve_module
 from gradconform.target.lookup import TargetError
 from gradconform.target.resolve import resolve
 
@@ -176,3 +177,37 @@ def test_an_invalid_claim_is_refused(claims: str, said: str) -> None:
 @pytest.mark.parametrize("target", ["", ".stage", "a:b:c", "stage.py:", "1+1"])
 def test_malformed_target_text_is_refused_with_the_text(target: str) -> None:
     assert repr(target) in refusal(target)
+
+
+ADAPTER = """
+class Adapter:
+    name = "mine"
+    capabilities = {{}}
+    drives = {drives}
+
+    def open(self, stage, spec):
+        raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize(
+    ("drives", "wanted"),
+    [
+        (
+            "dict",
+            "its adapter's drives is <class 'dict'>; expected the name of the module under test as text, such as 'my_engine.backward'",  # noqa: E501 (as it is shown)
+        ),
+        (
+            "'gradconform_target_gone.backward'",
+            "its adapter drives 'gradconform_target_gone.backward', which cannot be imported: No module named 'gradconform_target_gone'",  # noqa: E501 (as it is shown)
+        ),
+    ],
+)
+def test_what_an_adapter_drives_is_the_name_of_a_module(drives: str, wanted: str) -> None:
+    told = refusal("gradconform_target_driving.py:Adapter", gradconform_target_driving=ADAPTER.format(drives=drives))
+    assert told == f"target 'gradconform_target_driving.py:Adapter': {wanted}"
+
+
+def test_a_copy_of_an_installed_package_has_no_version_of_it() -> None:
+    assert resolve_module._distribution_version("pytest", pytest.__file__) == pytest.__version__
+    assert resolve_module._distribution_version("pytest", str(Path("pytest", "__init__.py").resolve())) is None
