@@ -444,7 +444,9 @@ class _Run:
                 stored = named_grads(stored)
             stored = lane.altering.stored(stored) if lane.altering else stored
             if lane.buffer:
-                sight.seen["beside_buffer"] = copies_by_name({name: stored.get(name) for name in lane.buffer})
+                beside = {name: stored.get(name) for name, part in lane.buffer.items() if stored.get(name) is not part}
+                if beside:
+                    sight.seen["beside_buffer"] = copies_by_name(beside)
                 stored = {**stored, **lane.buffer}
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error, call="param_grads()")

@@ -207,8 +207,8 @@ class Step:
     gradients that were not yet available to work on the caller's stream when the action returned, by sort and name.
     ``misplaced``: the device of every tensor that is not on the trial's, by sort and name; all copies are on the CPU.
     ``detached``: the numbers of the outputs of F, as leaves, that require no gradient. ``upstream``: the errors in the
-    graph whose outputs a stage receives. ``beside_buffer`` has what ``.grad`` holds where ``param_grads`` are those of
-    the caller's own buffer.
+    graph whose outputs a stage receives. ``beside_buffer`` has what ``.grad`` holds where it is no longer the
+    caller's own buffer, whose values are in ``param_grads``.
     """
 
     action: Action
