@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from operator import is_not
 from typing import Any
 
 import torch
@@ -444,10 +445,9 @@ class _Run:
                 stored = named_grads(stored)
             stored = lane.altering.stored(stored) if lane.altering else stored
             if lane.buffer:
-                beside = {name: stored.get(name) for name, part in lane.buffer.items() if stored.get(name) is not part}
-                if beside:
-                    sight.seen["beside_buffer"] = copies_by_name(beside)
-                stored = {**stored, **lane.buffer}
+                own, stored = stored, {**stored, **lane.buffer}
+                if any(map(is_not, map(own.get, lane.buffer), lane.buffer.values())):
+                    sight.seen["beside_buffer"] = copies_by_name({name: own.get(name) for name in lane.buffer})
         except BaseException as error:  # noqa: BLE001 (as in _act)
             sight.raised = sight.raised or self._raised(error, call="param_grads()")
             return

@@ -142,7 +142,7 @@ class Oracle:
 
     def _first(self, references: References, *, logged: bool) -> Observation:
         found = self._drive(references, logged=logged)
-        stopped = self._stopped(references, found)
+        stopped = found.raised or (None if self.trusted else self._refused(references, found))
         if stopped is None:
             return found
         own = stopped.raised
@@ -152,19 +152,20 @@ class Oracle:
             raise WatchError(msg, own)
         if not self.trusted:
             self._raise_if_lost(problem, own)
-            if self._stopped(references, self._drive(references, logged=logged)) is None:
+            found = self._drive(references, logged=logged)
+            if found.raised is None and self._refused(references, found) is None:
                 msg = f"plain autograd raised {problem}, and when it was run again it did not"
                 raise DeviceLostError(msg, own)
         raise OracleError(problem, own)
 
-    def _stopped(self, references: References, found: Observation) -> Step | None:
-        """Return the step of plain autograd that the trial does not allow to raise here, None if there is none.
+    def _refused(self, references: References, found: Observation) -> Step | None:
+        """Return the misuse that raised here because the device lacks an operation, None if there is none.
 
-        A misuse may raise, but not because the device lacks an operation: the CPU then does not raise, or otherwise.
+        A misuse may raise; but on the CPU such a one does not, or raises something else.
         """
         refused = [step for step in found.steps if step.action.misuse and step.raised is not None]
-        if found.raised is not None or self.trusted or not refused:
-            return found.raised
+        if not refused:
+            return None
         there = {step.position: step.raised for step in self.observe_on_cpu(references).steps}
         for step in refused:
             here, allowed = step.raised, there[step.position]
