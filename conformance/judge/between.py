@@ -39,7 +39,6 @@ def right_or_raised(evidence: Evidence) -> Judged:
 
     What plain autograd gives is right. Where it raises, the gradients of the forward as it ran are right.
     """
-    own = evidence.on_device(0, 0)
     for step in evidence.observation.steps:
         if step.raised is not None:
             if not step.action.misuse and step.action.kind != "finish":
@@ -47,12 +46,12 @@ def right_or_raised(evidence: Evidence) -> Judged:
             return
         wanted = evidence.oracle_step(step)
         if step.action.kind in {"B", "I"}:
-            inputs = wanted.input_grads if wanted.raised is None else own.inputs
+            inputs = wanted.input_grads if wanted.raised is None else evidence.on_device(0, 0).inputs
             named = ((f"input {n}", n, grad) for n, grad in enumerate(inputs or ()))
             got: Mapping[Any, Any] = dict(enumerate(step.input_grads or ()))
             yield from _compared(evidence, step, "input gradient", named, got)
         if step.action.kind in {"B", "W"}:
-            params = wanted.param_grads if wanted.raised is None else own.params
+            params = wanted.param_grads if wanted.raised is None else evidence.on_device(0, 0).params
             yield from _compared(
                 evidence, step, "parameter gradient", ((n, n, grad) for n, grad in params.items()), step.param_grads
             )
