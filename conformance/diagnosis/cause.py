@@ -151,7 +151,7 @@ class Mistake(Enum):
     NONE_SHIFTS = "None shifts the gradients after it by one"
     OUTPUT_GRADS_REVERSED = "output gradients are reversed: the last goes to the first output"
     OUTPUT_GRADS_SWAPPED = "output gradients {c.slots[0]} and {c.slots[1]} are swapped"
-    OUTPUT_GRADS_BY_TEXT = "output gradients are in the order of their numbers as text: 10 comes before 2"
+    OUTPUT_GRADS_BY_TEXT = "output gradients are in the order of their numbers as text: 10 is before 2"
     OUTPUT_GRAD_FOR_ALL = "the gradient of output {c.slots[0]} is used for every output that it fits"
     OUTPUT_GRADS_SUMMED = "the output gradients are summed into the first"
     DICT_BY_ORDER = "a dict's output gradients are paired by their order, not by their keys"

@@ -261,7 +261,7 @@ SAID = {
     "views-made-contiguous-storage": "the sum is in a new .grad tensor, and the caller's buffer",
     "other-memory-ends-the-micro-batch": "never accumulated: its memory was replaced in between",
     "gradients-scaled-by-the-weights-of-now": "scaled by 0.25",
-    "output-gradients-sorted-by-name": "in the order of their numbers as text: 10 comes before 2",
+    "output-gradients-sorted-by-name": "in the order of their numbers as text: 10 is before 2",
     "arguments-past-64-unread": "not returned: only the first 64 arguments with a gradient get one",
     "uses-past-64-lost": "scaled by 0.9143",
     "dimensions-past-four-flattened": "its dimensions 3 and 4 are swapped",
