@@ -153,7 +153,7 @@ class ReplayedStep:
             "DIVIDED": made.context != "whole" and made.reduction == "mean",
             "composition.has_auxiliary": made.has_auxiliary,
             "self.mixture is not None": bool(made.experts),
-            "self.second is not None": made.predicts_two,
+            **({} if made.predicts_two else {"self.second is not None": False}),  # only the last stage has one
             "last.second is not None": made.predicts_two,
             "self.occasional is not None": bool(made.use),
             "used is not None": bool(made.use),

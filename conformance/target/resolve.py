@@ -291,10 +291,15 @@ def _distribution_version(package: str, file: str | None) -> str | None:
         return None
     found = importlib.metadata.distribution(names.pop())
     source = json.loads(found.read_text("direct_url.json") or "{}").get("url", "")  # of an editable installation
-    homes = {Path(str(found.locate_file(""))).resolve()}
+    homes = [Path(str(found.locate_file("")))]
     if source:
-        homes.add(Path(url2pathname(urlsplit(source).path)).resolve())
-    return found.version if file is None or not homes.isdisjoint(Path(file).resolve().parents) else None
+        homes.append(Path(url2pathname(urlsplit(source).path)))
+    return found.version if file is None or any(_holds(home, Path(file)) for home in homes) else None
+
+
+def _holds(folder: Path, file: Path) -> bool:
+    """Return whether a file is in a folder, as its path says or behind links."""
+    return folder.absolute() in file.absolute().parents or folder.resolve() in file.resolve().parents
 
 
 #: The time limit for git: a report without a commit is still correct.
