@@ -117,8 +117,8 @@ class Folding(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Drop the docstring and the methods that nothing reads; the fields of a dataclass stay."""
-        fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and _is_dataclass(node)]
+        """Drop the docstring and the methods that nothing reads; the fields of a dataclass or named tuple stay."""
+        fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and _has_fields(node)]
         read = [one for one in without_docstring(node.body) if one not in fields and self._is_read(one)]
         node.body = [*fields, *(one for one in self.block(read) if not _adds_nothing(one))] or [ast.Pass()]
         return node
@@ -168,8 +168,10 @@ def _is_in(keys: AbstractSet[str], key: ast.expr | None) -> bool:
     return isinstance(key, ast.Constant) and key.value in keys
 
 
-def _is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+def _has_fields(node: ast.ClassDef) -> bool:
+    """Return whether the annotations of a class are its fields."""
+    named = [*map(ast.unparse, node.decorator_list), *map(ast.unparse, node.bases)]
+    return any("dataclass" in one or one == "NamedTuple" for one in named)
 
 
 def _adds_nothing(node: ast.stmt) -> bool:

@@ -41,6 +41,7 @@ def folded(text: str, **known: object) -> str:
             "class A:\n    'Told.'\n    def read(self): 'Told.'\n    def other(self): f()",
             "class A:\n    def read(self):\n        pass",
         ),
+        ("class A(NamedTuple):\n    a: Tensor\n    b: int = 1", "class A(NamedTuple):\n    a: Tensor\n    b: int = 1"),
         ("def f(a: int, *b: str) -> int:\n    self.read, c = {}, 1", "def f(a, *b):\n    self.read, c = ({}, 1)"),
         ("with f() if NO else nullcontext():\n    a()", "a()"),
         ("with f() if YES else nullcontext():\n    a()", "with f():\n    a()"),
