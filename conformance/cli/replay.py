@@ -141,8 +141,8 @@ def _run_and_report(run: Run, wanted: _Wanted) -> int:
 
 def _replayed(run: Run, item: Item) -> Replayed:
     options = run.options
-    described = Replayed(item.check, run.target, item.dtype, item.device, options.seed, options.contract)
-    return replace(described, device_plugins=options.device_plugins)
+    given = item.check, run.target, item.dtype, item.device, options.seed, options.contract
+    return Replayed(*given, device_plugins=options.device_plugins)
 
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:

@@ -44,8 +44,8 @@ def reshaped(wrong: WrongTensor, got: Tensor) -> Cause | None:
 
 def in_part(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that only the real part, or the first row, of the action's own part was used."""
-    own = own_part(parts)
-    if own is None or own.shape != wrong.got.shape:
+    own = own_part(wrong, parts)
+    if own is None:
         return None
     if own.is_complex() and wrong.explained_by(wrong.right - own + own.real):
         return Cause(Mistake.IMAGINARY_LOST)
@@ -56,8 +56,8 @@ def in_part(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 def across(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that the action's own part was written or read by rows, though its memory has another order."""
-    own = own_part(parts)
-    if own is None or own.shape != wrong.got.shape:
+    own = own_part(wrong, parts)
+    if own is None:
         return None
     for kind, memory, moved in _orders(own):
         if wrong.explained_by(wrong.right - own + moved):
@@ -80,9 +80,9 @@ def _orders(own: Tensor) -> Iterator[tuple[Mistake, str, Tensor]]:
 
 def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the cause that all elements after a whole number of blocks got nothing of the action's own part."""
-    own, size = own_part(parts), wrong.got.numel()
+    own, size = own_part(wrong, parts), wrong.got.numel()
     off = (wrong.got - wrong.right).abs().reshape(-1) > wrong.allowed
-    if own is None or own.shape != wrong.got.shape or not bool(off.any()):
+    if own is None or not bool(off.any()):
         return None
     first = int(off.nonzero()[0])
     for power in _BLOCKS:
@@ -96,8 +96,8 @@ def cut_off(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
 
 def flushed(wrong: WrongTensor, parts: Sequence[Part]) -> Cause | None:
     """Return the limit below which the elements of the action's own part became zero."""
-    own = own_part(parts)
-    if own is None or own.shape != wrong.got.shape or own.is_complex():
+    own = own_part(wrong, parts)
+    if own is None or own.is_complex():
         return None
     for limit, name in _limits(wrong.eps):
         small = own.abs() < limit

@@ -18,7 +18,7 @@ from gradconform.trial.program import forward_of
 
 from .cause import Cause, Mistake
 from .common_cause import explained, given_by, wrong
-from .parts import Part
+from .parts import Part, own_part
 from .rerun import Rerun, rerun_of
 from .wrong_tensor import WrongTensor
 
@@ -142,8 +142,8 @@ def _factor(hook: Hook, ones: Tensor) -> float | None:
 
 def of_caller(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return how often the caller's hook on parameter ``name`` was applied, or that it was applied to parts."""
-    own = next((part.value for part in parts if part.own and part.wanted), None)
-    if own is None or own.shape != wrong.right.shape:
+    own = own_part(wrong, parts)
+    if own is None:
         return None
     if wrong.evidence.trial.altering == "clip":
         again = rerun_of(wrong.evidence, wrong.step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,9 +22,6 @@ from .wrong_tensor import WrongTensor, dense
 
 #: The sizes of blocks of rows that a kernel may sum, of which the last one can be left out.
 _BLOCKS = tuple(2**power for power in range(12, 4, -1))
-
-#: Dimensions in which an expanded tensor repeats one element, with their sizes.
-Repeated = Mapping[int, int]
 
 
 def strided_as_gradients(evidence: Evidence, step: Step, again: Rerun) -> Iterator[tuple[Cause, Grads]]:
@@ -48,19 +45,19 @@ def _as_expanded(evidence: Evidence, step: Step, again: Rerun) -> list[Start]:
     ]
 
 
-def _one_for_all(tensor: Tensor, dims: Repeated, place: int) -> Tensor:
-    for dim, size in dims.items():
-        tensor = tensor.narrow(dim, place % size, 1).expand(tensor.shape)
+def _one_for_all(tensor: Tensor, dims: tuple[int, ...], place: int) -> Tensor:
+    for dim in dims:
+        tensor = tensor.narrow(dim, place % tensor.shape[dim], 1).expand(tensor.shape)
     return tensor
 
 
-def _receiving_expanded(again: Rerun, starts: list[Start]) -> dict[Node, Repeated]:
+def _receiving_expanded(again: Rerun, starts: list[Start]) -> dict[Node, tuple[int, ...]]:
     """Return the nodes with one result that receive one expanded gradient, with its dimensions."""
-    found: dict[Node, Repeated] = {}
+    found: dict[Node, tuple[int, ...]] = {}
 
     def recording(node: Node) -> Any:
         def record(grads: tuple[Tensor | None, ...]) -> None:
-            dims = repeated(grads[0]) if len(grads) == 1 else {}
+            dims = repeated(grads[0]) if len(grads) == 1 else ()
             if dims:
                 found[node] = dims
 
@@ -74,7 +71,7 @@ def _receiving_expanded(again: Rerun, starts: list[Start]) -> dict[Node, Repeate
     return found
 
 
-def _hooked(node: Node, dims: Repeated, place: int) -> ExitStack:
+def _hooked(node: Node, dims: tuple[int, ...], place: int) -> ExitStack:
     def repeat(results: tuple[Tensor | None, ...], received: tuple[Tensor | None, ...]) -> Any:
         shape = None if received[0] is None else received[0].shape
         return tuple(one if one is None or one.shape != shape else _one_for_all(one, dims, place) for one in results)
@@ -86,8 +83,8 @@ def _hooked(node: Node, dims: Repeated, place: int) -> ExitStack:
 
 def rows_left_out(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return the cause that the action's own part is a sum over whole blocks of rows only."""
-    own = own_part(parts)
-    if own is None or own.shape != wrong.got.shape or wrong.evidence.trial.loss_at(wrong.step.action.stage):
+    own = own_part(wrong, parts)
+    if own is None or wrong.evidence.trial.loss_at(wrong.step.action.stage):
         return None
     again = rerun_of(wrong.evidence, wrong.step)
     rows = min((grad.shape[0] for grad in again.given if grad is not None and grad.dim()), default=0)
@@ -97,10 +94,20 @@ def rows_left_out(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | N
         if not 0 < kept < rows or kept in tried:
             continue
         tried.add(kept)
-        found = again.grads([grad if grad is None else _first_rows(grad, kept) for grad in again.given]).params[name]
+        found = _of_first_rows(wrong, again, kept).params[name]
         if found is not None and wrong.explained_by(wrong.right - own + dense(found)):
             return Cause(Mistake.ROWS_LEFT_OUT, counts=(rows - kept, rows, block))
     return None
+
+
+def _of_first_rows(wrong: WrongTensor, again: Rerun, kept: int) -> Grads:
+    """Return the results of the first ``kept`` rows of the output gradients, computed once for all parameters."""
+
+    def run() -> Grads:
+        return again.grads([grad if grad is None else _first_rows(grad, kept) for grad in again.given])
+
+    found: Grads = wrong.evidence.recomputed.of(("rows", id(wrong.step), kept), run)
+    return found
 
 
 def _first_rows(grad: Tensor, kept: int) -> Tensor:
@@ -111,10 +118,11 @@ def _first_rows(grad: Tensor, kept: int) -> Tensor:
 
 def activations_of_another_layer(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return the linear layer whose activations were used for the weight gradient of another one."""
-    own, (owner, _, kind) = own_part(parts), name.rpartition(".")
-    if own is None or own.shape != wrong.got.shape or own.dim() != 2 or kind != "weight":  # noqa: PLR2004 (a matrix)
+    own, (owner, _, kind) = own_part(wrong, parts), name.rpartition(".")
+    if own is None or own.dim() != 2 or kind != "weight":  # noqa: PLR2004 (a matrix)
         return None
-    layers = _linear_layers(wrong.evidence, wrong.step)
+    key = "linear layers", id(wrong.step)
+    layers = wrong.evidence.recomputed.of(key, lambda: _linear_layers(wrong.evidence, wrong.step))
     if owner not in layers:
         return None
     activations, grads = layers[owner]

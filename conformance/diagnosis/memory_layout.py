@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.devices.tensor_facts import strides_of
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
@@ -23,8 +24,8 @@ _CPU = torch.device("cpu")
 def added_at_wrong_address(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return where a gradient was added, if it has unusual strides or is in a bucket."""
     evidence, step = wrong.evidence, wrong.step
-    own = own_part(parts)
-    if own is None or own.shape != wrong.right.shape:
+    own = own_part(wrong, parts)
+    if own is None:
         return None
     words = {action.kind for action in evidence.trial.actions[: step.position]}
     if "restride" in words and wrong.explained_by(wrong.right - own + _as_flat(own)):
@@ -34,21 +35,19 @@ def added_at_wrong_address(wrong: WrongTensor, name: str, parts: list[Part]) -> 
 
 def summed_as_the_argument_is(wrong: WrongTensor, slot: int, parts: list[Part]) -> Cause | None:
     """Return the cause that the gradient of an expanded argument was added up where the argument repeats elements."""
-    evidence, step, own = wrong.evidence, wrong.step, own_part(parts)
-    if own is None or own.shape != wrong.got.shape or evidence.trial.chain:
+    evidence, step, own = wrong.evidence, wrong.step, own_part(wrong, parts)
+    if own is None or evidence.trial.chain:
         return None
     args = evidence.materials.args(step.action.stage, step.action.mb, rerun_of(evidence, step).stage)
-    dims = [*repeated(args[slot])]
+    dims = repeated(args[slot])
     summed = own.sum(dims, keepdim=True).expand(own.shape) if dims else None
     return Cause(Mistake.SUMMED_AS_ARGUMENT) if wrong.explained_by(summed) else None
 
 
-def repeated(value: Any) -> dict[int, int]:
-    """Return the dimensions in which an expanded tensor repeats its elements, with their sizes."""
-    if not isinstance(value, Tensor) or value.layout != torch.strided:
-        return {}
-    sizes = enumerate(zip(value.shape, value.stride(), strict=True))
-    return {dim: size for dim, (size, stride) in sizes if size > 1 and not stride}
+def repeated(value: Any) -> tuple[int, ...]:
+    """Return the dimensions in which an expanded tensor repeats its elements."""
+    strides = strides_of(value) if isinstance(value, Tensor) else None
+    return tuple(dim for dim, stride in enumerate(strides or ()) if stride == 0 and value.shape[dim] > 1)
 
 
 def _as_flat(own: Tensor) -> Tensor:

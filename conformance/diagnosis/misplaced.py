@@ -53,8 +53,8 @@ def other_param(wrong: WrongTensor, name: str) -> Cause | None:
 
 def part_of_other_param(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return the parameter whose gradient the action added instead of this one's."""
-    step, own = wrong.step, own_part(parts)
-    if own is None or own.shape != wrong.right.shape:
+    step, own = wrong.step, own_part(wrong, parts)
+    if own is None:
         return None
     for other, grad in wrong.evidence.reference(step.action.stage, step.action.mb, step.position + 1).params.items():
         if grad is None or other == name or grad.shape != wrong.right.shape:
@@ -66,8 +66,8 @@ def part_of_other_param(wrong: WrongTensor, name: str, parts: list[Part]) -> Cau
 
 def rows_of_another(wrong: WrongTensor, parts: list[Part]) -> Cause | None:
     """Return the micro-batch whose rows of a parameter got what the action has to add to other rows."""
-    own = own_part(parts)
-    if own is None or own.shape != wrong.right.shape or own.dim() < 2:  # noqa: PLR2004 (rows)
+    own = own_part(wrong, parts)
+    if own is None or own.dim() < 2:  # noqa: PLR2004 (rows)
         return None
     rows = _rows_with_values(own)
     for part in parts:

@@ -14,7 +14,7 @@ from gradconform.drive.reference64 import widen
 from gradconform.trees import equal, leaves
 from gradconform.trial.program import CHANGES, ZEROES, forward_of
 
-from .wrong_tensor import dense, is_near
+from .wrong_tensor import Wrong, dense, is_near
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,10 @@ def sum_of(parts: list[Part]) -> Tensor | None:
     return torch.stack(wanted).sum(0) if wanted else None
 
 
-def own_part(parts: Sequence[Part]) -> Tensor | None:
-    """Return the part that the action itself has to add."""
-    return next((part.value for part in parts if part.own and part.wanted), None)
+def own_part(wrong: Wrong, parts: Sequence[Part]) -> Tensor | None:
+    """Return the part that the action itself has to add to a wrong tensor; None if there is none of its shape."""
+    own = next((part.value for part in parts if part.own and part.wanted), None)
+    return own if own is not None and own.shape == wrong.got.shape else None
 
 
 def output_grads_at(evidence: Evidence, lane: int, mb: int, paths: list[str] | None = None) -> tuple[object, ...]:

@@ -9,7 +9,7 @@ from itertools import combinations, islice, pairwise
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.tensor_facts import offset_of, storage_of
+from gradconform.devices.tensor_facts import offset_of, storage_of, strides_of
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
@@ -201,9 +201,9 @@ def _with_strides_of(tensor: Tensor | None, other: Tensor | None) -> Start:
     if tensor is None or other is None or storage is None or tensor.shape != other.shape or not other.numel():
         found: Start = widen(tensor)
         return found
-    strides = other.stride() if other.layout == torch.strided else tensor.stride()
+    strides = strides_of(other) or strides_of(tensor) or ()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
-    if ((offset_of(tensor) or 0) + last + 1) * tensor.element_size() > storage.nbytes():
+    if (offset_of(tensor) + last + 1) * tensor.element_size() > storage.nbytes():
         return None
     read: Tensor = widen(tensor.as_strided(tensor.shape, strides))
     return read
