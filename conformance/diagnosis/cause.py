@@ -313,7 +313,7 @@ class Cause:
     action. ``slots`` are inputs or outputs; ``names`` are of parameters, dtypes or numbers; ``factors`` are wrong
     multipliers, and ``counts`` are a part and its whole. ``elements`` is the number of elements of the largest
     argument of a wrong operation. ``causes`` are the parts of a combined cause, and ``why``
-    explains it further.
+    explains it further. ``dtype`` is that in which the same trial showed the cause, if it was not the run's own.
     """
 
     kind: Mistake
@@ -329,11 +329,13 @@ class Cause:
     elements: int | None = None
     causes: tuple[Cause, ...] = ()
     why: Cause | None = None
+    dtype: str | None = None
 
     def __str__(self) -> str:
         """Return the sentence."""
         reported = self.kind.value.format(c=self, **_words(self))
-        return f"{reported}: {self.why}" if self.why else reported
+        reported = f"{reported}: {self.why}" if self.why else reported
+        return f"{reported} (found in {self.dtype})" if self.dtype else reported
 
     @property
     def every(self) -> Iterator[Cause]:

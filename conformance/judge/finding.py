@@ -18,6 +18,9 @@ Kind = Literal[
     "layout", "race", "error", "no_error", "changed", "shared", "alive", "hooks", "not_repeatable",
 ]  # fmt: skip
 
+#: The kinds of finding about a wrong value, or about one too few or too many.
+OF_VALUES = frozenset({"mismatch", "missing", "nonfinite", "unexpected"})
+
 _Judge = TypeVar("_Judge")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -145,8 +146,12 @@ def same_bits(got: object, expected: object) -> bool:
 
 def _cause(explain: Explain | None, got: Tensor | None) -> Cause | None:
     """Return the likely cause; a failed diagnosis is reported and does not change the verdict."""
+    if explain is None:
+        return None
     try:
-        return None if explain is None else explain(got)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the forwards that it runs again warned the first time
+            return explain(got)
     except Exception as error:  # noqa: BLE001 (the gradient is wrong, whatever the error is)
         return Cause(Mistake.DIAGNOSIS_FAILED, names=(f"{type(error).__name__}: {error}",))
 

@@ -13,15 +13,12 @@ from gradconform.contract.check import Check
 from gradconform.contract.extra_ids import is_on_named_stage
 from gradconform.drive.boundaries import Boundaries, Call, WatchedMaterials
 from gradconform.drive.driver import drive
-from gradconform.judge.finding import Finding
+from gradconform.judge.finding import OF_VALUES, Finding
 from gradconform.process.interrupts import pass_on_an_interrupt
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.text.findings import alike
 from gradconform.tolerance import FAR, Partials, judge
 from gradconform.trial.trial import Trial
-
-#: The sorts of finding for which gradients at boundaries give more information.
-_OF_VALUES = {"mismatch", "missing", "nonfinite", "unexpected"}
 
 #: How many of the modules that share the tensor with the wrong gradient are named.
 _NAMED = 3
@@ -37,7 +34,7 @@ class FirstWrongModule:
     def shows_in(self, finding: Finding) -> bool:
         """Return whether a finding follows from it: a wrong gradient spoils all later ones."""
         of_parameter = finding.sort == "parameter gradient" and finding.where in self.parameters
-        return finding.kind in _OF_VALUES and (of_parameter or not self.parameters)
+        return finding.kind in OF_VALUES and (of_parameter or not self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class FirstWrongModules:
 
     def annotate(self, check: Check, trial: Trial, findings: list[Finding]) -> list[Finding]:
         """Return the findings of a check with the module in which they begin, if the boundaries show one."""
-        of_values = [one for one in findings if one.kind in _OF_VALUES]
+        of_values = [one for one in findings if one.kind in OF_VALUES]
         if not is_on_named_stage(check.id) or trial.chain or not of_values:
             return findings
         wrong = frozenset(one.where for one in of_values if one.sort == "parameter gradient")

@@ -45,6 +45,7 @@ from .measurements import Measurements
 from .narrowing import NeededValues, SmallestModules
 from .preflight import preflight, unmet_claims
 from .single_mistakes import JudgedTrial, SingleMistakes, control_trials
+from .wider_dtype import CausesInFloat32
 
 #: How often plain autograd runs again if an implementation did not repeat its values.
 _CHANCES = 5
@@ -95,6 +96,7 @@ class Runner:
         self._readers = None if readers is None else Counter(readers)
         self._shown_withheld: frozenset[str] | None = None
         self._needed_values, self._smallest_modules = NeededValues(self._tried), SmallestModules(self._tried)
+        self._causes_in_float32 = CausesInFloat32(dtype, self._in_float32)
         self._first_wrong_modules = FirstWrongModules(target.adapter, dtype, device, seed, {})
         mistakes = SingleMistakes(lambda: control_trials(target.capabilities, self._judgeable))
         self._alike_failures = AlikeFailures(mistakes)
@@ -210,6 +212,7 @@ class Runner:
         narrowed = []
         for one in tried:
             found, trial = list(one.findings), one.evidence.trial
+            found = found if whole else self._causes_in_float32.annotate(check, trial, found)
             found = found if whole else self._needed_values.annotate(check, found)
             found = self._smallest_modules.annotate(check, trial, found)
             narrowed.append(replace(one, findings=self._first_wrong_modules.annotate(check, trial, found)))
@@ -284,6 +287,16 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 (the failure itself is reported in any case)
             pass_on_an_interrupt(error)
             return None
+
+    def _in_float32(self, check: Check, trial: Trial) -> list[Finding]:
+        """Return the findings of a check's trial in float32, with their causes; none if the target refuses it there."""
+        other = self._wider
+        return [] if other.place_unmet else other.findings(trial, check.judge)
+
+    @cached_property
+    def _wider(self) -> Runner:
+        """Judges the target in float32; it keeps nothing."""
+        return Runner(self.target, device=self.device, dtype=torch.float32, seed=self.seed, readers={})
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence of a trial, from plain autograd and the implementation in turn.
