@@ -53,6 +53,10 @@ class Space:
             [(word, self._bits[place, word], self._forbids[place, word]) for word in words]
             for place, words in enumerate(self.words)
         ]
+        #: The bits of all values from each dimension on; what is forbidden before decides nothing there.
+        self._from = [
+            sum(bit for later in self._choices[place:] for _, bit, _ in later) for place in range(len(self.words))
+        ]
         #: The bits of every dimension's first value, None if these are no row.
         self._plain = self._find_plain()
 
@@ -88,7 +92,7 @@ class Space:
             return False
         if self._plain is not None and not forbidden & self._plain:
             return True
-        return self._filled(dict(together), 0, forbidden) is not None
+        return self._filled(dict(together), 0, forbidden, set()) is not None
 
     def _forbidden(self, values: Iterable[Placed]) -> int | None:
         """Return the bits of the values that cannot be in a row with ``values``, None if these cannot be in one row."""
@@ -105,20 +109,27 @@ class Space:
     def row_with(self, held: Mapping[int, str]) -> Words | None:
         """Return the plainest row with the ``held`` values, None if there is none."""
         forbidden = self._forbidden(held.items())
-        return None if forbidden is None else self._filled(held, 0, forbidden)
+        return None if forbidden is None else self._filled(held, 0, forbidden, set())
 
-    def _filled(self, held: Mapping[int, str], place: int, forbidden: int) -> Words | None:
-        """Return the plainest end of a row from ``place`` on, with the ``held`` values and no ``forbidden`` one."""
+    def _filled(self, held: Mapping[int, str], place: int, forbidden: int, dead: set[tuple[int, int]]) -> Words | None:
+        """Return the plainest end of a row from ``place`` on, with the ``held`` values and no ``forbidden`` one.
+
+        ``dead`` are the places, each with what is forbidden from there on, that are known to have no such end.
+        """
         if place == len(self.words):
             return ()
         if place in held:
-            end = self._filled(held, place + 1, forbidden)
+            end = self._filled(held, place + 1, forbidden, dead)
             return None if end is None else (held[place], *end)
+        here = place, forbidden & self._from[place]
+        if here in dead:
+            return None
         for word, bit, forbids in self._choices[place]:
             if not bit & forbidden:
-                end = self._filled(held, place + 1, forbidden | forbids)
+                end = self._filled(held, place + 1, forbidden | forbids, dead)
                 if end is not None:
                     return (word, *end)
+        dead.add(here)
         return None
 
     def claims_of(self, values: Iterable[tuple[int, str]]) -> frozenset[str]:
