@@ -120,14 +120,15 @@ def _report(
 
 
 def _until_first_failure(run: Run) -> Report:
-    """Run the plan in its order until a result decides against the target."""
+    """Run the plan until a result decides against the target; the checks of quick first, which fail most faults."""
     decisive: list[Result] = []
 
     def take(result: Result) -> None:
         if result.decisive and not result.spares_target:
             decisive.append(result)
 
-    return run.run(take, places=itertools.takewhile(lambda _: not decisive, (item.place for item in run.plan.items)))
+    ordered = sorted(run.plan.items, key=lambda item: item.check.profile != "quick")
+    return run.run(take, places=itertools.takewhile(lambda _: not decisive, (item.place for item in ordered)))
 
 
 def _causes(
