@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,16 @@ import pytest
 from gradconform.cli import main
 from gradconform.cli.selftest import run_selftest
 from gradconform.contract.shard import Shard
+from gradconform.drive.reference64 import OracleCache
 from gradconform.reference.variants import VARIANTS
 from gradconform.report.kill_matrix import kill_lines, kill_page
-from gradconform.results import Result
+from gradconform.results import Report, Result
+from gradconform.run.run import Run
 from gradconform.sources.faults import outcome
 from gradconform.sources.faults.distribution import judge_all
 from gradconform.sources.faults.matrix import KillMatrix
 from gradconform.sources.faults.outcome import Outcome
-from gradconform.sources.faults.subject import SelftestOptions
+from gradconform.sources.faults.subject import SelftestOptions, judge
 from gradconform.user_input.values import SelectionError
 
 PLANTED = """
@@ -122,6 +124,29 @@ def test_a_whole_run_ends_at_the_first_failed_must_if_asked(options: SelftestOpt
     matrix = KillMatrix(replace(options), options.checks, (doubled, survivor), 2)
     ran = doubled.ran + survivor.ran
     assert f"2 whole runs of faults: {ran} checks in " in text_of(matrix)
+
+
+def test_until_the_first_failure_the_checks_of_quick_are_first(
+    options: SelftestOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def run(own: Run, take: Callable[[Result], None], places: Iterable[int]) -> Report:
+        checks = {item.place: item.check for item in own.plan.items}
+        for place in places:
+            ran.append(checks[place].profile)
+            take(checks[place].result("cpu", "float32", status="passed"))
+        raise _HasRunError
+
+    monkeypatch.setattr(Run, "run", run)
+    with pytest.raises(_HasRunError):
+        judge(replace(options, profile="standard", whole=True, exitfirst=True), ("fault", "doubled"), OracleCache())
+    assert ran == sorted(ran, key=["quick", "standard"].index)
+    assert (ran.count("quick"), len(ran)) == (150, 1300)
+
+
+class _HasRunError(Exception):
+    """All that the test looks at has run."""
 
 
 def test_a_shard_has_its_part_of_the_faults_and_variants(
