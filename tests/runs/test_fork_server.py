@@ -98,7 +98,13 @@ def kills_its_parent(orders, tell):
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Worker]]:
-    """Start a process on one of the works above, which needs ``slow``, in a context that shares imports."""
+    """Start a process on one of the works above, which needs ``slow``, in a context that shares imports.
+
+    No other test's process may run: with it, the server of other variables lives on, and there is no second one.
+    """
+    server = fork_server._Current.server
+    left = [] if server is None else [(process._beginning.work, process.pid()) for process in server.processes]
+    assert not left, "an earlier test has left these processes"
     (tmp_path / "user").mkdir()
     (tmp_path / "libraries").mkdir()
     (tmp_path / "libraries" / "slow.py").write_text(SLOW, encoding="utf-8")
