@@ -1,20 +1,25 @@
 """What each kind of check of a device costs: python benchmarks/check_costs.py [--every N] [--profile PROFILE].
 
-Runs the checks of 'gradconform device', or every Nth of each kind, in this process on the CPU and on the device of
-docs/devices.md, and prints PACE and COSTS of conformance/run/forecast.py: the processor time of a step of the pace,
-and of a check of each kind, beside the device and on it. The two devices tell these parts apart, since a check has the
-same work beside both. The first check of each kind is not counted, as it loads libraries. Its last lines are the sums
-on both devices, by kind.
+Runs the checks of 'gradconform device', or every Nth of each kind, on the CPU and on the device of docs/devices.md, and
+prints PACE and COSTS of conformance/run/forecast.py: the processor time of a step of the pace, and of a check of each
+kind, beside the device and on it. The two devices tell these parts apart: beside both, a check has the same work.
+The first check of each kind is not counted, as it loads libraries. Its last lines are the sums on both devices, by kind.
+
+Each device has a process, which is started again after a check that ends it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -31,29 +36,42 @@ ROOT = Path(__file__).parents[1]
 DEVICE = "abacus"
 
 
-def measure(every: int, profile: str) -> tuple[dict[str, float], dict[str, dict[str, list[float]]]]:
-    """Return the pace of both devices, and the seconds of each counted check by kind and device."""
-    given = {**DEVICE_DEFAULTS, "fault": ["all"], "profile": profile, "dtype": ["float32"]}
-    given = {
-        name: [value] if isinstance(value, str) and name not in {"profile", "sizes"} else value
-        for name, value in given.items()
-    }
-    options = RunOptions.of(RIGHT, device=["cpu", DEVICE], device_plugins=[DEVICE], with_contract=True, **given)
-    run = Run(options)
-    seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    seen: dict[tuple[str, str], int] = defaultdict(int)
+def run_checks(device: str, given: argparse.Namespace) -> None:
+    """Run the checks on a device from the given place on; print the pace, each check that begins, and its seconds."""
+    options = {**DEVICE_DEFAULTS, "fault": "all", "profile": given.profile, "device": device, "plan": given.plan}
+    plugins = [] if device == "cpu" else [device]
+    run = Run(RunOptions.of(RIGHT, device_plugins=plugins, with_contract=True, **options))
+    counts = Counter(kind_of(item.check.id) for item in run.plan.items)
+    seen: Counter[str] = Counter()
     with one_thread():
-        paces = {name: pace(torch.device(name), time.process_time) or 0.0 for name in ("cpu", DEVICE)}
-        for item in run.plan.items:
+        print(json.dumps({"pace": pace(torch.device(device), time.process_time), "counts": counts}), flush=True)
+        for at, item in enumerate(run.plan.items):
             kind = kind_of(item.check.id)
-            seen[kind, item.device] += 1
-            if seen[kind, item.device] % every and seen[kind, item.device] > 1:
+            seen[kind] += 1
+            if at < given.at or (seen[kind] % given.every and seen[kind] > 1):
                 continue
+            print(json.dumps({"at": at}), flush=True)
             began = time.process_time()
             run.run_item(item)
-            if seen[kind, item.device] > 1:
-                seconds[kind][item.device].append(time.process_time() - began)
-    return paces, {kind: {**of, "planned": [seen[kind, "cpu"]]} for kind, of in seconds.items()}
+            first = seen[kind] == 1
+            print(json.dumps({"kind": kind, "seconds": None if first else time.process_time() - began}), flush=True)
+
+
+def measured(device: str, given: argparse.Namespace, folder: str) -> Iterator[dict[str, object]]:
+    """Yield the records of the processes of a device."""
+    words = ["--every", str(given.every), "--profile", given.profile, *(["--plan", given.plan] if given.plan else [])]
+    at = 0
+    while True:
+        command = [sys.executable, __file__, "--device", device, "--at", str(at), *words]
+        environment = {**os.environ, "PYTHONPATH": folder}
+        with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None  # noqa: S101 (a pipe)
+            for line in running.stdout:
+                record = json.loads(line)
+                at = record.get("at", at - 1) + 1
+                yield record
+        if running.returncode == 0:
+            return
 
 
 def main() -> None:
@@ -61,27 +79,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run every Nth check of each kind")
     parser.add_argument("--profile", default="quick")
+    parser.add_argument("--plan", help="a plan file of 'gradconform device'")
+    parser.add_argument("--device", help=argparse.SUPPRESS)
+    parser.add_argument("--at", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.device is not None:
+        run_checks(given.device, given)
+        return
     page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
     (code,) = re.findall(rf"<!-- test: file {DEVICE}.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
+    paces, counts = dict[str, float](), dict[str, int]()
+    seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, f"{DEVICE}.py").write_text(code, encoding="utf-8")
-        sys.path.insert(0, folder)
-        paces, found = measure(given.every, given.profile)
+        for device in ("cpu", DEVICE):
+            for record in measured(device, given, folder):
+                if "pace" in record:
+                    paces[device], counts = record["pace"], record["counts"]
+                elif record.get("seconds") is not None:
+                    seconds[record["kind"]][device].append(record["seconds"])
+    report(paces, counts, seconds)
+
+
+def report(paces: dict[str, float], counts: dict[str, int], seconds: dict[str, dict[str, list[float]]]) -> None:
+    """Print the constants and the sums."""
     slower = paces[DEVICE] / paces["cpu"]
-    print(f"PACE = {paces['cpu']:.2g}  # {slower:.1f} times as long on {DEVICE}\nCOSTS = {{")
+    print(f"PACE = {paces['cpu']:.2g}  # {DEVICE}: {slower:.1f} times as long\nCOSTS = {{")
     means = {
-        kind: [sum(of[device]) / len(of[device]) for device in ("cpu", DEVICE)]
-        for kind, of in sorted(found.items())
-        if of.get("cpu") and of.get(DEVICE)
+        kind: [sum(of[device]) / len(of[device]) if of[device] else 0.0 for device in ("cpu", DEVICE)]
+        for kind, of in sorted(seconds.items())
     }
-    for kind, (here, there) in means.items():
-        on_device = min(here, max(0.0, (there - here) / (slower - 1)))
-        print(f'    "{kind}": Cost({here - on_device:.2g}, {on_device:.2g}),')
+    for kind, (here, there) in means.items():  # without one on the CPU, all of it is on the device
+        on_device = min(here, max(0.0, (there - here) / (slower - 1))) if here else there / slower
+        print(f'    "{kind}": Cost({max(here - on_device, 0):.2g}, {on_device:.2g}),')
     print("}")
     for kind, (here, there) in means.items():
-        planned = int(found[kind]["planned"][0])
-        print(f"{kind}: {planned} checks, {planned * here:.1f} s on the CPU, {planned * there:.1f} s on {DEVICE}")
+        number = counts[kind]
+        print(f"{kind}: {number} checks, {number * here:.1f} s on the CPU, {number * there:.1f} s on {DEVICE}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,17 @@ class Cost(NamedTuple):
 PACE = 0.00012
 
 #: The cost of a check by its kind, on average.
-COSTS: Mapping[str, Cost] = {}
+COSTS: Mapping[str, Cost] = {
+    "blocks": Cost(0.05, 0.05),
+    "contract": Cost(0.03, 0.01),
+    "faults": Cost(0.1, 0.02),
+    "ops": Cost(0.02, 0.01),
+    "ops.additive": Cost(0.02, 0.01),
+    "ops.edges": Cost(0.1, 0.1),
+    "ops.finite-differences": Cost(0.02, 0.01),
+    "ops.layout": Cost(0.05, 0.02),
+    "settings": Cost(0.05, 0.02),
+}
 
 #: The seconds in which a worker imports torch and repeats the plan.
 _START = 4.0
