@@ -63,7 +63,7 @@ def measured(device: str, given: argparse.Namespace, folder: str) -> Iterator[di
     at = 0
     while True:
         command = [sys.executable, __file__, "--device", device, "--at", str(at), *words]
-        environment = {**os.environ, "PYTHONPATH": folder}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
         with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None  # noqa: S101 (a pipe)
             for line in running.stdout:
