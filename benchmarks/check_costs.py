@@ -3,7 +3,7 @@
 Runs the checks of 'gradconform device', or every Nth of each kind, on the CPU and on the device of docs/devices.md, and
 prints PACE and COSTS of conformance/run/forecast.py: the processor time of a step of the pace, and of a check of each
 kind, beside the device and on it. The two devices tell these parts apart: beside both, a check has the same work.
-The first check of each kind is not counted, as it loads libraries. Its last lines are the sums on both devices, by kind.
+The first check of each kind is not counted, as it loads libraries. Its last lines are the sums by kind.
 
 Each device has a process, which is started again after a check that ends it.
 """
@@ -62,6 +62,7 @@ def measured(device: str, given: argparse.Namespace, folder: str) -> Iterator[di
     words = ["--every", str(given.every), "--profile", given.profile, *(["--plan", given.plan] if given.plan else [])]
     at = 0
     while True:
+        began_at = at
         command = [sys.executable, __file__, "--device", device, "--at", str(at), *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])}
         with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as running:
@@ -72,6 +73,8 @@ def measured(device: str, given: argparse.Namespace, folder: str) -> Iterator[di
                 yield record
         if running.returncode == 0:
             return
+        if at == began_at:
+            sys.exit(f"the checks on {device} cannot start")
 
 
 def main() -> None:

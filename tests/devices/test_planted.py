@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gradconform.covering.space import Space, covered
+from gradconform.fixtures.operations.edges.edge_sample import EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.fixtures.operations.entries import entries
 from gradconform.sources.operations.oracle_checks import select_checks as select_oracles
 from gradconform.sources.operations.selected import select_checks
+from gradconform.trees import tensors
+from tests.devices.planted import planted_over
 from tests.devices.planted_faults import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +55,34 @@ def test_faults_that_ordinary_samples_miss_are_found_with_their_kernel_first(
         name: [FAULTS[name].name] for name in MISSED_BEFORE
     }
     assert max(one["seconds"] for one in several.values()) < 10.0
+
+
+def values_of(sample: EdgeSample) -> list[Tensor]:
+    """Return the outputs and gradients of a sample on the CPU."""
+    arguments = sample.arguments(torch.float32, 0)
+    outputs = [one for one in tensors(sample.outputs(arguments)) if one.requires_grad]
+    leaves = [one for one in arguments if one.requires_grad]
+    grads = torch.autograd.grad(outputs, leaves, list(map(torch.ones_like, outputs)), allow_unused=True)
+    return [one.detach() for one in (*outputs, *grads) if one is not None]
+
+
+@pytest.mark.parametrize("name", MISSED_BEFORE)
+def test_a_fault_planted_over_a_devices_own_kernel_changes_some_samples_and_not_all(name: str) -> None:
+    fault = FAULTS[name]
+    seen = set()
+    for sample in plans()[fault.operation].samples:
+        before = values_of(sample)
+        with planted_over(fault.kernel, fault.wrong, "CPU"):
+            after = values_of(sample)
+        seen.add(all(map(equal, before, after)))
+        assert all(map(equal, before, values_of(sample)))  # the device's own kernel is back
+        if len(seen) > 1:
+            break
+    assert seen == {True, False}
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 @pytest.mark.nightly
