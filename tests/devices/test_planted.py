@@ -16,6 +16,7 @@ from gradconform.covering.space import Space, covered
 from gradconform.fixtures.operations.edges.edge_sample import EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.fixtures.operations.entries import entries
+from gradconform.run.judging import one_thread
 from gradconform.sources.operations.oracle_checks import select_checks as select_oracles
 from gradconform.sources.operations.selected import select_checks
 from gradconform.trees import tensors
@@ -60,9 +61,10 @@ def test_faults_that_ordinary_samples_miss_are_found_with_their_kernel_first(
 def values_of(sample: EdgeSample) -> list[Tensor]:
     """Return the outputs and gradients of a sample on the CPU."""
     arguments = sample.arguments(torch.float32, 0)
-    outputs = [one for one in tensors(sample.outputs(arguments)) if one.requires_grad]
-    leaves = [one for one in arguments if one.requires_grad]
-    grads = torch.autograd.grad(outputs, leaves, list(map(torch.ones_like, outputs)), allow_unused=True)
+    with one_thread():  # several add in any order
+        outputs = [one for one in tensors(sample.outputs(arguments)) if one.requires_grad]
+        leaves = [one for one in arguments if one.requires_grad]
+        grads = torch.autograd.grad(outputs, leaves, list(map(torch.ones_like, outputs)), allow_unused=True)
     return [one.detach() for one in (*outputs, *grads) if one is not None]
 
 
