@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gradconform.contract.extra_ids import ORACLES
+from gradconform.contract.extra_ids import ALL, EDGES, OPERATIONS, ORACLES
 from gradconform.files.records import Header
 from gradconform.results import Place
 from gradconform.text.counts import count
@@ -40,6 +40,9 @@ COSTS: Mapping[str, Cost] = {
     "settings": Cost(0.002, 0.017),
 }
 
+#: How many times as many samples have every pair of values, over all operations: 7,376 and 1,514.
+_EVERY_PAIR = 5
+
 #: The seconds in which a worker imports torch and repeats the plan.
 _START = 4.0
 #: Once this share of the expected time has passed, the time that is left follows from how long the rest took.
@@ -54,16 +57,19 @@ def kind_of(check: str) -> str:
     return area if area in COSTS else "contract"
 
 
-def expected_seconds(places: Iterable[Place], paces: Mapping[str, float]) -> float:
+def expected_seconds(places: Iterable[Place], paces: Mapping[str, float], *, every_pair: bool = False) -> float:
     """Return the seconds of one core that the checks at ``places`` take.
 
-    A device whose pace could not be measured counts as the CPU here.
+    A device whose pace could not be measured counts as the CPU here. With ``every_pair``, the samples at the edges of
+    kernels have every pair of values, or else every value.
     """
     machine = paces.get("cpu", PACE)
     total = 0.0
     for place in places:
-        cost = COSTS[kind_of(place.check)]
-        total += (cost.beside * machine + cost.on_device * paces.get(place.device, machine)) / PACE
+        kind = kind_of(place.check)
+        cost = COSTS[kind]
+        seconds = (cost.beside * machine + cost.on_device * paces.get(place.device, machine)) / PACE
+        total += seconds * (_EVERY_PAIR if every_pair and kind == f"{OPERATIONS}.{EDGES}" else 1)
     return total
 
 
@@ -73,7 +79,9 @@ class Forecast:
     def __init__(self, header: Header, left: Iterable[Place], workers: int) -> None:
         """Start the time; more ``workers`` than cores or checks do not make a run faster."""
         self._paces, self._workers = header.paces, workers
-        self._costs = {place: expected_seconds([place], header.paces) for place in left}
+        options = header.report.get("options", {})
+        pairs = options.get("profile", "quick") != "quick" or ALL not in (options.get("operation") or ())
+        self._costs = {place: expected_seconds([place], header.paces, every_pair=pairs) for place in left}
         self._whole = sum(self._costs.values())
         at_once = max(1, min(workers, os.cpu_count() or 1, len(self._costs)))
         self.seconds = _START + self._whole / at_once

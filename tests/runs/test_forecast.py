@@ -63,6 +63,16 @@ def test_a_slow_device_takes_longer_and_a_slow_machine_even_more() -> None:
     assert usual < slow_device < slow_machine == pytest.approx(10 * usual)
 
 
+def test_named_operations_have_more_samples_at_the_edges_of_kernels() -> None:
+    def seconds(check: str, **options: object) -> float:
+        made = Header(report={"options": options}, places=(), paces={"cpu": PACE, "npu": PACE})
+        return Forecast(made, places(check), 1).seconds
+
+    assert seconds("ops.edges.sin", operation=["sin"]) > seconds("ops.edges.sin", operation=["all"])
+    assert seconds("ops.edges.sin", operation=["all"], profile="standard") == seconds("ops.edges.sin")
+    assert seconds("ops.full.sin", operation=["sin"]) == seconds("ops.full.sin", operation=["all"])
+
+
 def test_a_device_without_a_pace_counts_as_the_cpu_and_the_line_says_so() -> None:
     one = Forecast(header(cpu=PACE), places("ops.full.sin"), 1)
     assert one.seconds == Forecast(header(cpu=PACE, npu=PACE), places("ops.full.sin"), 1).seconds
