@@ -69,18 +69,17 @@ def values_of(sample: EdgeSample) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", MISSED_BEFORE)
-def test_a_fault_planted_over_a_devices_own_kernel_changes_some_samples_and_not_all(name: str) -> None:
+def test_a_fault_planted_over_a_devices_own_kernel_is_wrong_until_it_is_removed(name: str) -> None:
     fault = FAULTS[name]
-    seen = set()
+    wrong = 0
     for sample in plans()[fault.operation].samples:
         before = values_of(sample)
         with planted_over(fault.kernel, fault.wrong, "CPU"):
-            after = values_of(sample)
-        seen.add(all(map(equal, before, after)))
+            wrong += not all(map(equal, before, values_of(sample)))
         assert all(map(equal, before, values_of(sample)))  # the device's own kernel is back
-        if len(seen) > 1:
-            break
-    assert seen == {True, False}
+        if wrong:
+            return
+    pytest.fail(f"{fault.kernel} is wrong in no sample")
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
