@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gradconform.contract.extra_ids import ALL, EDGES, OPERATIONS, ORACLES
+from gradconform.contract.extra_ids import ALL, EDGES, OPERATIONS, oracle_of
 from gradconform.files.records import Header
 from gradconform.results import Place
 from gradconform.text.counts import count
@@ -51,9 +51,9 @@ _KNOWN = 0.05
 
 def kind_of(check: str) -> str:
     """Return the kind of a check: the first part of its id, for oracles the first two, or ``contract``."""
-    area, way = [*check.split(".", 2), ""][:2]
-    if way in ORACLES:
-        return f"{area}.{way}"
+    area, oracle = check.partition(".")[0], oracle_of(check)
+    if oracle is not None:
+        return f"{area}.{oracle}"
     return area if area in COSTS else "contract"
 
 

@@ -44,6 +44,7 @@ def test_each_kind_of_check_of_a_device_has_a_measured_cost() -> None:
     [
         ("full.gradients.mlp", "contract"),
         ("space.row.1", "contract"),
+        ("grad_tuple.layout.expanded-full", "contract"),
         ("ops.split.nn.functional.gelu", "ops"),
         ("ops.layout.sin", "ops.layout"),
         ("blocks.full.lora.at-2-15", "blocks"),
