@@ -161,3 +161,12 @@ def test_named_operations_have_every_pair_and_all_operations_in_profile_quick_ev
     assert [check.id for check in many] == ["ops.edges.nn.functional.gelu"]
     assert many[0].off_cpu
     assert len(many[0].samples) > 2 * len(few[0].samples) > 0  # type: ignore[attr-defined] # checks by oracles have them
+
+
+def test_samples_are_planned_at_their_first_use_by_the_worker_that_judges_them() -> None:
+    plans.cache_clear()
+    selected = select_checks(["nn.functional.gelu"], "quick")
+    (check,) = select_oracles(["edges"], selected, every_pair=False).checks
+    plan = plans()["nn.functional.gelu"]
+    assert "samples" not in vars(plan)
+    assert check.samples == plan.few  # type: ignore[attr-defined] # as above
