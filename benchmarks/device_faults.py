@@ -1,8 +1,8 @@
 """What the kit says of faulty devices: python benchmarks/device_faults.py [OPTION …], or --planted [FAULT …].
 
-With --planted, each wrong kernel of tests/devices/planted_faults.py replaces the right one on the device of docs/, and
-its operation is judged as by 'gradconform device --operation'. Prints a row per fault: the kernel, the one reported
-first, seconds of a core, and the kernel calls compared; and the sums.
+With --planted, each wrong kernel of tests/devices/planted_faults.py replaces the right one on the device of docs/, or
+with --device cuda on the GPU, and its operation is judged as by 'gradconform device --operation'. Prints a row per
+fault: the kernel, the one reported first, seconds of a core, and the kernel calls compared; and the sums.
 
 Without it, the fault of the simulated device is an option of simx.
 
@@ -68,23 +68,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("options", nargs="*", metavar="OPTION")
     parser.add_argument("--planted", action="store_true", help="plant wrong kernels")
+    parser.add_argument("--device", default="abacus", help="where --planted plants (default: the device of docs/)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if given.planted:
-            _planted(given.options, Path(folder))
+            _planted([f"--device={given.device}", *given.options], Path(folder))
             return
         for option in given.options or VALUES:
             code, verdict = _verdict(option, folder)
             print(f"| `{option}` | {code} | {verdict} |", flush=True)
 
 
-def _planted(names: list[str], folder: Path) -> None:
+def _planted(words: list[str], folder: Path) -> None:
     page = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("devices*.md")))
     (code,) = re.findall(r"<!-- test: file abacus.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
     (folder / "abacus.py").write_text(code, encoding="utf-8")
     paths = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.devices.find_planted", *names],
+        [sys.executable, "-m", "tests.devices.find_planted", *words],
         cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     found = [json.loads(line) for line in done.stdout.splitlines()]

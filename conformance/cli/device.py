@@ -11,6 +11,7 @@ from gradconform.contract.extra_ids import name_in_id
 from gradconform.exits import EXIT_DOES_NOT, EXIT_INTERRUPTED
 from gradconform.report.device_verdict import RIGHT, device_verdict
 from gradconform.report.lines import Line
+from gradconform.run.forecast import Forecast
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.sources import SOURCES
 
@@ -32,8 +33,9 @@ def device(arguments: argparse.Namespace) -> int:
             "name a device, such as cuda, npu:0 or auto; 'gradconform doctor' lists the devices here"
         )
     more = _choose(arguments) if arguments.resume is None else []
+    way = Way(RunOptions, partial(execution, of_device=True), forecast=Forecast)
     with records(arguments) as file:
-        found = judge(arguments, file, Way(RunOptions, partial(execution, fresh=True)), order=_turn)
+        found = judge(arguments, file, way, order=_turn)
     reported = device_verdict(found.report, Counter(place.device for place in found.planned))
     write([*more, *reported.lines])
     return EXIT_DOES_NOT if reported.wrong and found.code != EXIT_INTERRUPTED else found.code

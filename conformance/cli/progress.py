@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from gradconform.exits import EXIT_INTERRUPTED, RunStoppedError
 from gradconform.files.records import Header, started
 from gradconform.process.pipes import printed_afterwards
-from gradconform.process.wait_notices import Waits
+from gradconform.process.wait_notices import Waits, first_line_after, print_to_stderr
+from gradconform.report.lines import wrapped
 from gradconform.report.sentences import crashed
 from gradconform.report.terminal import opening, tally_line
 from gradconform.results import Place
+from gradconform.run.forecast import duration
 from gradconform.text.escaping import line_for_terminal
 
 from .console import on_terminal, terminal, width, write
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from gradconform.report.lines import Line
     from gradconform.results import Report, Result
     from gradconform.run.execution import Execution, RecordFile
+    from gradconform.run.forecast import Forecast
 
 _ID_WIDTH = 34
 
@@ -54,21 +57,24 @@ def perform(  # noqa: PLR0913 (a run, its records, and what it shows)
     limit: int | None = None,
     shown: bool = True,
     area_of: Callable[[str], str] = first_part,
+    forecast: Callable[[Header, list[Place]], Forecast] | None = None,
 ) -> tuple[Report, Stop | None]:
     """Run the checks without a result, in the plan's ``order`` or another; write each record to ``file``.
 
     It ends early after ``limit`` checks failed or could not be judged. With ``shown``, it prints the current check and
-    the progress, with a line for each area that ``area_of`` gives a check's id. Returns the report and, if the run
-    ended early, the reason; the report has all results up to then.
+    the progress, with a line for each area that ``area_of`` gives a check's id, and the expected time if there is a
+    ``forecast``. Returns the report and, if the run ended early, the reason; the report has all results up to then.
     """
     results = {} if file is None or file.found is None else dict(file.found.results)
     places = run.header.places
+    left = [place for place in places if place not in results]
+    expected = None if forecast is None else forecast(run.header, left)
     at: dict[Place, None] = {}
     failed: set[Place] = set()
     stopped = None
     with (
         printed_afterwards() if shown else contextlib.nullcontext(),
-        _shown(run.header, area_of) if shown else contextlib.nullcontext(lambda _: None) as show,
+        _shown(run.header, area_of, expected) if shown else contextlib.nullcontext(lambda _: None) as show,
         _slow_checks(shown) as slow,
     ):
         for result in results.values():
@@ -94,7 +100,6 @@ def perform(  # noqa: PLR0913 (a run, its records, and what it shows)
                 raise RunStoppedError(msg)
 
         try:
-            left = [place for place in places if place not in results]
             run.run(on_result, on_start=on_start, places=left if order is None else sorted(left, key=order))
         except KeyboardInterrupt:
             stopped = Stop(f"interrupted {_where(at, complete=len(results) == len(places))}", EXIT_INTERRUPTED)
@@ -115,20 +120,27 @@ def _slow_checks(shown: bool) -> Iterator[Waits]:  # noqa: FBT001 (the caller's 
 
 
 @contextlib.contextmanager
-def _shown(header: Header, area_of: Callable[[str], str]) -> Iterator[Callable[[Place | Result], None]]:
+def _shown(
+    header: Header, area_of: Callable[[str], str], expected: Forecast | None
+) -> Iterator[Callable[[Place | Result], None]]:
     """Print the plan, and yield a function that receives each started check and each result."""
     several = len(header.cells) > 1
     console = terminal() if on_terminal() else None
-    _write_lines(opening(header.report_of({}), header.cells, width()), console)
+    lines = opening(header.report_of({}), header.cells, width())
+    if expected is not None:
+        lines[-1:-1] = wrapped(f"time      {expected.sentence}", width(), hanging=10)
+    _write_lines(lines, console)
     crashes = Crashes(header.report["options"].get("max_crashes"))
     area = partial(_area, area_of, several=several)
     areas = Areas(map(area, header.places), area, console, crashes)
-    with _bar(header.places, crashes, console) as bar:
+    time_left = TimeLeft(expected, on_bar=console is not None)
+    with _bar(header.places, crashes, console, time_left) as bar:
 
         @_once
         def take(result: Result) -> None:
             crashes.add(result)
             areas.add(result)
+            time_left.finish(result.place)
             bar(result)
 
         def on_news(news: Place | Result) -> None:
@@ -187,6 +199,29 @@ class Crashes:
     def text(self) -> str:
         """Return the text after other counts; empty if no check has ended its process."""
         return f", {crashed(self.ended, self.allowed)}" if self.ended else ""
+
+
+class TimeLeft:
+    """The expected time that is left: on a terminal in the bar, elsewhere in lines on the standard error."""
+
+    def __init__(self, expected: Forecast | None, *, on_bar: bool) -> None:
+        """Report to the bar or in lines; without a forecast, report nothing."""
+        self._expected, self._on_bar = expected, on_bar
+        self._next = 4 * first_line_after()
+
+    def finish(self, place: Place) -> None:
+        """Note a result; print the progress after 20 s, 40 s and so on."""
+        if self._expected is None:
+            return
+        self._expected.finish(place)
+        if not self._on_bar and self._expected.passed >= self._next:
+            self._next = 2 * self._expected.passed
+            print_to_stderr(self._expected.progress)
+
+    @property
+    def text(self) -> str:
+        """Return the text after other counts."""
+        return "" if self._expected is None else f", about {duration(self._expected.seconds_left)} left"
 
 
 class Areas:
@@ -283,16 +318,16 @@ def waiting(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bar(
-    places: tuple[Place, ...], crashes: Crashes, console: Console | None
+    places: tuple[Place, ...], crashes: Crashes, console: Console | None, time_left: TimeLeft
 ) -> Iterator[Callable[[Place | Result], None]]:
     """Show a bar with the latest started check, the failures and the crashes so far; without a terminal, nothing."""
     with progress_bar(console, _short(places[0].check), len(places), name_width=_ID_WIDTH, counted="failed") as advance:
 
         def on_news(news: Place | Result) -> None:
             if isinstance(news, Place):
-                advance(_short(news.check), more=crashes.text)
+                advance(_short(news.check), more=crashes.text + time_left.text)
             else:
-                advance(done=True, counts=news.status in FAILED, more=crashes.text)
+                advance(done=True, counts=news.status in FAILED, more=crashes.text + time_left.text)
 
         yield on_news
 

@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from .report_output import ReportOutput
 
 if TYPE_CHECKING:
     from gradconform.results import Place, Report
+    from gradconform.run.forecast import Forecast
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,12 +118,14 @@ class Way:
     """What a command that judges has of its own: the class of its ``options``, and how it prepares a run.
 
     ``execution`` takes the arguments, the options, and the measurements for the plan of a resumed run. ``area_of``
-    returns the area of a check, whose results are summed up in a line; an empty one is not shown.
+    returns the area of a check, whose results are summed up in a line; an empty one is not shown. ``forecast`` makes
+    the expected time of the checks that are left, with a number of workers.
     """
 
     options: type[OptionValues]
     execution: Callable[[argparse.Namespace, Any, Mapping[str, Any] | None], Execution]
     area_of: Callable[[str], str] = first_part
+    forecast: type[Forecast] | None = None
 
 
 def judge(
@@ -145,7 +149,10 @@ def judge(
             file.begin(execution.header)
         output = ReportOutput.of(arguments)
         shown = output.shows_progress
-        report, stop = perform(execution, file, order, limit=arguments.maxfail, shown=shown, area_of=way.area_of)
+        forecast = None if way.forecast is None else partial(way.forecast, workers=arguments.workers)
+        report, stop = perform(
+            execution, file, order, limit=arguments.maxfail, shown=shown, area_of=way.area_of, forecast=forecast
+        )
         planned = execution.header.places
     if stop is None:
         return Judged(report, output.conclude(report), planned)
@@ -164,20 +171,20 @@ def _how_to_go_on(arguments: argparse.Namespace, file: RecordFile | None, stop: 
 
 
 def execution(
-    arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, fresh: bool = False
+    arguments: argparse.Namespace, options: RunOptions, measured: Mapping[str, Any] | None, *, of_device: bool = False
 ) -> Execution:
     """Return the run, ready to start; ``measured`` has a resumed run's measurements for its plan.
 
-    ``fresh`` probes devices even if an earlier run kept its probe.
+    A run ``of_device`` probes devices even if an earlier run kept its probe, and measures their pace.
     """
     budget = TimeBudget(arguments.time_budget)
     with current_folder_first():
         refuse_missing_target(str(options.target))  # before anything imports torch
     if not arguments.isolation:
-        return InProcess(options, budget, measured)
+        return InProcess(options, budget, measured, paced=of_device)
     with current_folder_first():
         flags = flags_named(options.flags)
-        choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags, fresh=fresh)
+        choice = choose(options.device, options.dtype, plugins=options.device_plugins, flags=flags, fresh=of_device)
     refuse_crowd(choice, arguments.workers)
     return IsolatedRun(
         {"options": options.to_json(), "choice": choice.to_dict()},
@@ -187,6 +194,7 @@ def execution(
         max_lost_time=arguments.max_lost_time,
         budget=budget,
         measured=measured,
+        paced=of_device,
     )
 
 
@@ -278,10 +286,13 @@ class InProcess:
         options: RunOptions,
         budget: TimeBudget | None = None,
         measured: Mapping[str, Any] | None = None,
+        *,
+        paced: bool = False,
     ) -> None:
         """Create the run that ``options`` describe; when ``budget`` is spent, it begins no further check.
 
-        Measurements for the plan in ``measured``, from an earlier part of the run, are not repeated.
+        Measurements for the plan in ``measured``, from an earlier part of the run, are not repeated. If the run is
+        ``paced``, its header has the pace of the devices.
         """
         self._budget = budget or TimeBudget(None)
         # Import this before the current folder is on the path, so that no file in it can replace torch.
@@ -294,7 +305,7 @@ class InProcess:
             opening.enter_context(planning_within(self._budget))
             self.planned = Run(options, measured=measured)
             self._folder = opening.pop_all()
-        self.header = self.planned.header()
+        self.header = self.planned.header(paced=paced)
 
     def run(self, on_result: OnResult, *, on_start: OnStart, places: Iterable[Place]) -> None:
         """Run the items at ``places``; raise :class:`~gradconform.exits.RunStoppedError` when the time is over."""

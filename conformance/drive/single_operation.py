@@ -30,21 +30,22 @@ class SingleOperation:
     def __init__(self, materials: Materials) -> None:
         """Build the module of the sample, if it has one; raises the errors of the operation."""
         self._materials, self._device = materials, device_of(materials.device)
-        self.leaves = 0
+        self.leaves: list[Tensor] = []
+        self.grads: list[Tensor] = []
 
     def run(self, arranged: Arranged, of_grads: Arranged, log: AbstractContextManager[object]) -> None:
         """Run the operation forward and backward with ``log`` entered around each; raise :class:`OperationError`.
 
-        ``arranged`` makes the leaves and ``of_grads`` the output gradients from the drawn ones. :attr:`leaves` is their
-        number.
+        ``arranged`` makes the leaves and ``of_grads`` the output gradients from the drawn ones. :attr:`leaves` and
+        :attr:`grads` are those of the last run.
         """
         stage = self.stage()
         leaves = self.leaves_of(stage, 0, arranged)
-        self.leaves = len(leaves)
         with log:
             outputs = self.outputs_for(stage, leaves)
         needed = [one for one in outputs if one.requires_grad]
         grads = [of_grads(at, grad) for at, grad in enumerate(self.output_grads(needed))]
+        self.leaves, self.grads = leaves, grads
         with log:
             self.grads_of(needed, leaves, grads)
 

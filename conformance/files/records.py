@@ -51,13 +51,15 @@ class Header:
 
     ``report`` holds the fields of a report without results, ``places`` all items in the order of the plan. ``measured``
     holds the measurements for the plan as JSON values, so no other process of the run measures them again. ``files``
-    holds the SHA-256 of each file that the run loads by path; it is empty in records of an older kit.
+    holds the SHA-256 of each file that the run loads by path; it is empty in records of an older kit. ``paces`` holds
+    the seconds of a step on each device of a run that judges devices (:mod:`gradconform.devices.pace`).
     """
 
     report: Mapping[str, Any]
     places: tuple[Place, ...]
     measured: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    paces: Mapping[str, float] = field(default_factory=dict)
     kit: str = KIT_VERSION
 
     @property
@@ -90,6 +92,7 @@ class Header:
             "places": [list(place) for place in self.places],
             **({"measured": dict(self.measured)} if self.measured else {}),
             **({"files": dict(self.files)} if self.files else {}),
+            **({"paces": dict(self.paces)} if self.paces else {}),
         }
 
     @classmethod
@@ -110,6 +113,7 @@ class Header:
                 places=tuple(Place(*map(_text, place)) for place in record["places"]),
                 measured=dict(record.get("measured", {})),
                 files={_text(name): _text(digest) for name, digest in dict(record.get("files", {})).items()},
+                paces={_text(name): float(seconds) for name, seconds in dict(record.get("paces", {})).items()},
                 kit=_text(record["kit"]),
             )
             header.report_of({})

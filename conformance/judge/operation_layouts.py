@@ -36,7 +36,7 @@ def layouts_of(materials: Materials) -> OracleResult:
         return OracleResult(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
     alone.run(_copied, _copied, logs[0])
     refused = False
-    for arranged, of_grads in _ways(alone.leaves):
+    for arranged, of_grads in _ways(alone.leaves, alone.grads):
         logs.append(LayoutsTried(device, each=False, known=known))
         try:
             alone.run(arranged, of_grads, logs[-1])
@@ -60,17 +60,22 @@ def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> OracleRes
     )
 
 
-def _ways(leaves: int) -> Iterator[tuple[Arranged, Arranged]]:
+def _ways(leaves: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[tuple[Arranged, Arranged]]:
     """Yield the functions that lay out the leaves and the output gradients, one pair for each run.
 
-    First all have one layout; then a single leaf has gaps, because a kernel may read only another leaf's layout.
+    First all have one layout; then a single leaf has gaps, because a kernel may read only another leaf's layout. A
+    layout that no tensor can have is left out: its run would equal the last one, where all are as they were drawn.
     """
     for layout in LAYOUTS:
-        every = partial(_in_layout, layout, None)
-        yield every, every
-    yield _copied, partial(_in_layout, "expanded", None)
-    for at in range(leaves if leaves > 1 else 0):
-        yield partial(_in_layout, "strided", at), _copied
+        if any(_fits(layout, one) for one in (*leaves, *grads)):
+            every = partial(_in_layout, layout, None)
+            yield every, every
+    if any(_fits("expanded", one) for one in grads):
+        yield _copied, partial(_in_layout, "expanded", None)
+    for at, leaf in enumerate(leaves):
+        if len(leaves) > 1 and _fits("strided", leaf):
+            yield partial(_in_layout, "strided", at), _copied
+    yield _copied, _copied
 
 
 def _copied(_: int, tensor: Tensor) -> Tensor:
@@ -79,8 +84,11 @@ def _copied(_: int, tensor: Tensor) -> Tensor:
 
 def _in_layout(layout: str, only: int | None, at: int, tensor: Tensor) -> Tensor:
     """Return tensor ``at`` in a layout; a copy if another is selected, or it has too few dimensions or elements."""
-    fits = tensor.dim() > 0 if layout == "expanded" else tensor.dim() in LAYOUTS[layout]
-    if only not in {None, at} or tensor.layout is not torch.strided or not fits or tensor.numel() < 2:  # noqa: PLR2004 (one element has one layout)
-        return tensor.clone()
-    arranged = in_layout(tensor, layout)
+    arranged = in_layout(tensor, layout) if only in {None, at} and _fits(layout, tensor) else None
     return tensor.clone() if arranged is None else arranged
+
+
+def _fits(layout: str, tensor: Tensor) -> bool:
+    """Return whether a tensor can have a layout other than that of its copy; one element has one layout."""
+    dimensions = tensor.dim() > 0 if layout == "expanded" else tensor.dim() in LAYOUTS[layout]
+    return dimensions and tensor.layout is torch.strided and tensor.numel() > 1

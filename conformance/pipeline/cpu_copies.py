@@ -18,10 +18,16 @@ HOST_COPIES = "host_copies"
 
 #: The process group methods whose first argument is written.
 _WRITING = (
-    "allgather", "_allgather_base", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
-    "allreduce_coalesced", "alltoall", "alltoall_base", "broadcast", "gather", "reduce", "reduce_scatter",
-    "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "scatter",
+    "allgather", "_allgather_base", "allgather_coalesced", "allreduce", "allreduce_coalesced", "alltoall",
+    "alltoall_base", "broadcast", "gather", "reduce", "reduce_scatter", "_reduce_scatter_base", "scatter",
 )  # fmt: skip
+
+#: Methods that gloo lacks in Python: they take lists, for each element of which gloo has a method. DTensor and the
+#: functional collectives call them, if several tensors are gathered at once.
+_ONE_BY_ONE = {
+    "allgather_into_tensor_coalesced": "_allgather_base",
+    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
+}
 
 
 def register_host_copies(device_type: str) -> None:
@@ -94,8 +100,20 @@ def _writing(name: str) -> Callable[..., dist.Work]:
     return collective
 
 
+def _one_by_one(name: str, single: str) -> Callable[..., dist.Work]:
+    def collective(self: HostCopies, written: list[Tensor], read: list[Tensor], *options: Any) -> dist.Work:
+        for output, given in zip(written, read, strict=True):
+            getattr(self, single)(output, given, *options)
+        return _Done(written)
+
+    collective.__name__ = name
+    return collective
+
+
 for _name in _WRITING:
     setattr(HostCopies, _name, _writing(_name))
+for _name, _single in _ONE_BY_ONE.items():
+    setattr(HostCopies, _name, _one_by_one(_name, _single))
 
 
 def _on_host(value: Any) -> Any:

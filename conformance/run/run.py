@@ -17,6 +17,7 @@ from gradconform.devices.choice import DeviceChoice, choose
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.environment import environment
 from gradconform.devices.flags import flags_named, flags_set
+from gradconform.devices.pace import pace
 from gradconform.devices.prepared import device_here, ready
 from gradconform.devices.probe import Probe
 from gradconform.drive.reference64 import OracleCache
@@ -182,10 +183,18 @@ class Run:
         """The items of the plan by place, in order."""
         return {item.place: item for item in self.plan.items}
 
-    def header(self) -> Header:
-        """Return the header of this run's records."""
+    def header(self, *, paced: bool = False) -> Header:
+        """Return the header of this run's records; if it is ``paced``, with the pace of each device and of the CPU."""
         files = loaded_files(self.options, self.choice.types)
-        return header_of(self.empty_report(), tuple(self._items), self.measured, files)
+        header = header_of(self.empty_report(), tuple(self._items), self.measured, files)
+        return replace(header, paces=self._paces()) if paced else header
+
+    def _paces(self) -> dict[str, float]:
+        """Return the pace of each device by its name in the plan, and of ``cpu``."""
+        here = {"cpu": torch.device("cpu"), **{name: device_here(self.choice, name) for name in self.choice.devices}}
+        with one_thread():
+            found = {name: pace(device) for name, device in here.items()}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
 
     def run(
         self,

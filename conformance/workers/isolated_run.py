@@ -175,16 +175,17 @@ class IsolatedRun:
         max_lost_time: float = math.inf,
         budget: TimeBudget | None = None,
         measured: Mapping[str, Any] | None = None,
+        paced: bool = False,
     ) -> None:
         """Start the first worker, which resolves the target and makes the plan, and the other first workers.
 
         Only the first worker measures for the plan, for example which samples can be judged; the others get the results
         as data. The first gets them too if ``measured`` holds them from a run that is resumed. ``max_lost_time`` is the
         time in seconds that checks which end their process may cost in the whole run. ``budget`` is the time in which
-        the plan must be made and checks may begin.
+        the plan must be made and checks may begin. If the run is ``paced``, the header has the pace of the devices.
         """
         self._budget = budget or TimeBudget(None)
-        self._options, self._count = options, workers
+        self._options, self._count, self._paced = options, workers, paced
         self._limit, self._start_limit = check_timeout, start_timeout
         self._live: list[CheckWorker] = []
         self._orphans = Orphans()
@@ -270,6 +271,7 @@ class IsolatedRun:
         measured = None if self._measured is None else str(self._measured)
         left = self._budget.left if self._expected is None else None
         given = {**self._options, "worker": number, "measured": measured, "waits": waits, "seconds": left}
+        given["paced"] = self._paced and number == 0 and self._expected is None
         process = Worker("gradconform.workers.serving:serve", given, imports=_IMPORTS)
         self._live.append(CheckWorker(process, number, self._limit, self._start_limit, self._expected, waits=waits))
         process.expect(self._start_limit)

@@ -36,7 +36,8 @@ def serve(orders: Orders, send: Send) -> None:
 
     ``measured`` in the first order names a file with measurements for the plan, which are not repeated here. A worker
     that ``waits`` takes it from its second order, since the first worker of the run measures. It is a file because a
-    hanging worker reads no long order, and the sender would block. ``seconds`` are left for the plan.
+    hanging worker reads no long order, and the sender would block. ``seconds`` are left for the plan. A ``paced`` one
+    measures the pace of the devices.
     """
     return_large_blocks()
     with imports_uncollected():
@@ -51,7 +52,7 @@ def serve(orders: Orders, send: Send) -> None:
     with objects_frozen():  # to the end: a full collection would scan all of torch
         with planning_within(TimeBudget(first.get("seconds"))):
             run = _watched(Run(options, choice=choice, measured=measured), send)
-        send(run.header().to_record())
+        send(run.header(paced=bool(first.get("paced"))).to_record())
         oracle: Run | None = None
         for order in orders:
             if order["oracle"] and oracle is None:

@@ -20,6 +20,7 @@ from gradconform.report.page.pages import report_page
 from gradconform.report.sections import sections, to_fix
 from gradconform.report.to_fix import culprits
 from gradconform.results import Report, Result
+from gradconform.run import run
 
 Command = Callable[..., Any]
 
@@ -56,6 +57,35 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert f'<p class="verdict good">{done.last}; 1 of 1 known faults found' in page
     assert "kernel calls compared in other layouts" in page
     assert Path("cpu.xml").read_text(encoding="utf-8").count("<testcase") == len(checks)
+
+
+def test_the_number_of_checks_and_the_expected_time_are_printed_before_the_first_check(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before: list[str] = []
+    judge = run.judged
+
+    def judged(*arguments: Any) -> Result:
+        before.append(capsys.readouterr().out)
+        return judge(*arguments)
+
+    monkeypatch.setattr(run, "judged", judged)
+    words = ("device", "cpu", "--operation", "sin", "--ndjson", "cpu.ndjson", "--no-isolation")
+    assert command(*words).code == 0
+    (checks,) = re.findall(
+        r"^time      (\d+) checks, about \d+ s with 1 worker\s+\(estimate: ", before[0], re.MULTILINE
+    )
+    assert int(checks) == len(before)
+
+
+def test_a_resumed_run_states_the_checks_that_are_left(command: Command) -> None:
+    cut = command("device", "cpu", "--operation", "sin", "--ndjson", "cpu.ndjson", "--no-isolation")
+    assert cut.code == 0
+    lines = Path("cpu.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if json.loads(line)["record"] == "result"]
+    Path("cpu.ndjson").write_text("".join(lines[: ends[1] + 1]), encoding="utf-8")
+    done = command("device", "--resume", "cpu.ndjson", "--no-isolation")
+    assert f"time      {len(ends) - 2} checks, about " in done.out
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,48 @@
-"""Plants each named fault in the device ``abacus`` and judges its operation there; prints a JSON line per fault.
+"""Plants each named fault in a device and judges its operation there; prints a JSON line per fault.
 
-A process of its own: torch must know the device before its first backward.
+The device is ``abacus``, or one that the first argument names, such as ``--device=cuda``: there, the wrong kernel is a
+function of the device's own. A process of its own: torch must know the device before its first backward.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import sys
 import time
 from functools import partial
 from typing import Any
 
-import abacus
 import torch
 
 from gradconform import check_stage_backward
-from tests.devices.planted import planted
-from tests.devices.planted_faults import FAULTS
+from tests.devices.planted import planted, planted_over
+from tests.devices.planted_faults import FAULTS, PlantedFault
 
 
-def judged(name: str) -> dict[str, Any]:
-    """Return the kernels that the kit reports with a planted fault, the first one first, and the time it took."""
-    fault = FAULTS[name]
+def planted_in(device: str, fault: PlantedFault) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the device's kernel is wrong: that of ``abacus`` runs on the CPU's tensors."""
+    if device != "abacus":
+        return planted_over(fault.kernel, fault.wrong, "CUDA" if device == "cuda" else "PrivateUse1")
     packet, _, overload = fault.kernel.partition(".")
     right = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    run = importlib.import_module(device).run
+    return planted(fault.kernel, partial(run, partial(fault.wrong, right)), "PrivateUse1")
+
+
+def judged(name: str, device: str) -> dict[str, Any]:
+    """Return the kernels that the kit reports with a planted fault, the first one first, and the time it took."""
+    fault = FAULTS[name]
     begun = time.process_time()
-    with planted(fault.kernel, partial(abacus.run, partial(fault.wrong, right)), "PrivateUse1"):
+    with planted_in(device, fault):
         options: dict[str, Any] = {
             "operation": fault.operation,
             "oracle": "edges",
             "checks": "ops.edges.*",
             "profile": "quick",
         }
-        report = check_stage_backward("reference-split", device="abacus", **options)
+        report = check_stage_backward("reference-split", device=device, **options)
     (result,) = report
     causes = [finding["cause"]["names"][0] for finding in result.findings]
     reported = [name.removeprefix("aten::") for name in causes]
@@ -46,6 +56,15 @@ def judged(name: str) -> dict[str, Any]:
     }
 
 
+def main(words: list[str]) -> None:
+    """Judge the named faults, or all, on the named device."""
+    named = [word.removeprefix("--device=") for word in words if word.startswith("--device=")]
+    device = named[0] if named else "abacus"
+    if device == "abacus":
+        importlib.import_module(device)
+    for name in [word for word in words if not word.startswith("--")] or FAULTS:
+        print(json.dumps(judged(name, device)), flush=True)  # noqa: T201 (the output of this process)
+
+
 if __name__ == "__main__":
-    for one in sys.argv[1:] or FAULTS:
-        print(json.dumps(judged(one)), flush=True)  # noqa: T201 (the output of this process)
+    main(sys.argv[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +13,35 @@ from torch import Tensor
 
 
 @contextlib.contextmanager
-def planted(name: str, kernel: Callable[..., Any], key: str = "CPU") -> Iterator[None]:
-    """Replace ``aten::name`` by ``kernel`` in a context, on the devices of a dispatch key."""
+def planted(name: str, kernel: Callable[..., Any], key: str = "CPU", *, with_keyset: bool = False) -> Iterator[None]:
+    """Replace ``aten::name`` by ``kernel`` in a context, on the devices of a dispatch key.
+
+    ``with_keyset``, the kernel gets torch's dispatch keys as its first argument.
+    """
     library = torch.library.Library("aten", "IMPL")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns the author of an override, which this is
-            library.impl(name, kernel, key, allow_override=True)
+            library.impl(name, kernel, key, with_keyset=with_keyset, allow_override=True)
         yield
     finally:
         library._destroy()
+
+
+@contextlib.contextmanager
+def planted_over(name: str, wrong: Callable[..., Any], key: str) -> Iterator[None]:
+    """Replace ``aten::name`` by a function of the device's own kernel and its arguments, on a dispatch key.
+
+    The function may call the device's kernel, and runs there. So a fault can be planted on a real device, such as CUDA.
+    """
+    packet, _, overload = name.partition(".")
+    right = torch.library.get_kernel(getattr(getattr(torch.ops.aten, packet), overload or "default"), key)
+
+    def replaced(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrong(partial(right.call_boxed, keys), *args, **kwargs)
+
+    with planted(name, replaced, key, with_keyset=True):
+        yield
 
 
 def as_if_contiguous(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from gradconform.devices.device import device_of
 from gradconform.fixtures.inputs import arrange
 from gradconform.judge.kernel_call import KernelCall
 from gradconform.judge.layouts import LAYOUTS, LayoutsTried
+from gradconform.judge.operation_layouts import _ways
 from gradconform.judge.rounding import shrinks
 
 from .planted import as_if_contiguous, planted
@@ -120,3 +122,14 @@ def test_the_rounding_bound_shrinks_with_eps(
     error: float, again: float, dtype: torch.dtype, other: torch.dtype, *, expected: bool
 ) -> None:
     assert shrinks(error, again, dtype, other) is expected
+
+
+def test_layouts_that_no_argument_can_have_are_skipped_and_all_others_run_once() -> None:
+    matrix, gradient = torch.ones(2, 3), torch.ones(2, 3, 4, 5)
+    layouts = [way[0].args[0] for way in _ways([matrix], [matrix]) if isinstance(way[0], partial)]
+    assert layouts == ["offset", "strided", "transposed"]
+    more = [way[0].args[0] for way in _ways([matrix], [gradient]) if isinstance(way[0], partial)]
+    assert more == ["offset", "strided", "transposed", "reversed", "channels_last"]
+    assert len(list(_ways([torch.ones(())], [torch.ones(())]))) == 1  # as it was drawn
+    single = [way[0].args for way in _ways([matrix, torch.ones(1), matrix], []) if isinstance(way[0], partial)]
+    assert single[3:] == [("strided", 0), ("strided", 2)]

@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from gradconform.covering.space import Space, covered
+from gradconform.fixtures.operations.edges.edge_sample import EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.fixtures.operations.entries import entries
+from gradconform.run.judging import one_thread
 from gradconform.sources.operations.oracle_checks import select_checks as select_oracles
 from gradconform.sources.operations.selected import select_checks
+from gradconform.trees import tensors
+from tests.devices.planted import planted_over
 from tests.devices.planted_faults import FAULTS
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +56,34 @@ def test_faults_that_ordinary_samples_miss_are_found_with_their_kernel_first(
         name: [FAULTS[name].name] for name in MISSED_BEFORE
     }
     assert max(one["seconds"] for one in several.values()) < 10.0
+
+
+def values_of(sample: EdgeSample) -> list[Tensor]:
+    """Return the outputs and gradients of a sample on the CPU."""
+    arguments = sample.arguments(torch.float32, 0)
+    with one_thread():  # several add in any order
+        outputs = [one for one in tensors(sample.outputs(arguments)) if one.requires_grad]
+        leaves = [one for one in arguments if one.requires_grad]
+        grads = torch.autograd.grad(outputs, leaves, list(map(torch.ones_like, outputs)), allow_unused=True)
+    return [one.detach() for one in (*outputs, *grads) if one is not None]
+
+
+@pytest.mark.parametrize("name", MISSED_BEFORE)
+def test_a_fault_planted_over_a_devices_own_kernel_is_wrong_until_it_is_removed(name: str) -> None:
+    fault = FAULTS[name]
+    wrong = 0
+    for sample in plans()[fault.operation].samples:
+        before = values_of(sample)
+        with planted_over(fault.kernel, fault.wrong, "CPU"):
+            wrong += not all(map(equal, before, values_of(sample)))
+        assert all(map(equal, before, values_of(sample)))  # the device's own kernel is back
+        if wrong:
+            return
+    pytest.fail(f"{fault.kernel} is wrong in no sample")
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 @pytest.mark.nightly
@@ -128,3 +161,12 @@ def test_named_operations_have_every_pair_and_all_operations_in_profile_quick_ev
     assert [check.id for check in many] == ["ops.edges.nn.functional.gelu"]
     assert many[0].off_cpu
     assert len(many[0].samples) > 2 * len(few[0].samples) > 0  # type: ignore[attr-defined] # checks by oracles have them
+
+
+def test_samples_are_planned_at_their_first_use_by_the_worker_that_judges_them() -> None:
+    plans.cache_clear()
+    selected = select_checks(["nn.functional.gelu"], "quick")
+    (check,) = select_oracles(["edges"], selected, every_pair=False).checks
+    plan = plans()["nn.functional.gelu"]
+    assert "samples" not in vars(plan)
+    assert check.samples == plan.few  # type: ignore[attr-defined] # as above

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,6 +58,20 @@ def test_the_device_command_ends_with_a_verdict(tmp_path: Path, process: Process
     assert done.returncode in {0, 1, 5}, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not [result for result in report["results"] if result["kind"] == "kit"]
+
+
+@needs_it
+@pytest.mark.nightly
+def test_the_script_of_a_failing_check_runs_as_printed(tmp_path: Path, process: Process) -> None:
+    check, *words = "split.gradients.output-view", "torch", "--device", "xla", "--script", "fails.py"
+    done = process("gradconform", "replay", check, *words, PJRT_DEVICE="CPU")
+    assert f"it runs {check} with torch, torch_xla and the implementation alone" in " ".join(done.stdout.split())
+    command = [sys.executable, "fails.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PJRT_DEVICE": "CPU"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG: 1 things differ from plain autograd" in done.stdout
 
 
 @needs_it

@@ -47,3 +47,33 @@ def test_the_command_names_both_numbers_and_starts_no_process(what: tuple[str, .
     refused = "gradconform: 2 ranks on this machine are too many for device 'simpy': it has 1 index"
     assert (done.returncode, done.stdout, done.stderr[: len(refused)]) == (2, "", refused)
     assert len(done.stderr.splitlines()) == 1
+
+
+#: Two ranks gather and scatter as DTensor does; each prints what it received.
+COLLECTIVES = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from gradconform.pipeline.cpu_copies import HOST_COPIES, register_host_copies
+
+rank = int(sys.argv[1])
+register_host_copies("cpu")
+dist.init_process_group(HOST_COPIES, init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+ones = torch.full((2,), rank + 1.0)
+several = functional.all_gather_into_tensor_coalesced([ones, 10 * ones], dist.group.WORLD)
+summed = functional.reduce_scatter_tensor_coalesced([torch.arange(4.0)], "sum", [0], dist.group.WORLD)
+print([one.tolist() for one in (functional.all_gather_tensor(ones, 0, dist.group.WORLD), *several, *summed)])
+dist.destroy_process_group()
+"""
+
+
+def test_the_functional_collectives_that_gloo_lacks_run_one_by_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COLLECTIVES]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    printed = [rank.communicate()[0] for rank in ranks]
+    gathered = [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0], [10.0, 10.0, 20.0, 20.0]]
+    assert printed == [f"{[*gathered, part]}\n" for part in ([0.0, 2.0], [4.0, 6.0])]

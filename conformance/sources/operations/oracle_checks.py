@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gradconform.contract.check import Check
 from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
-from gradconform.fixtures.operations.edges.edge_sample import EdgeSample
+from gradconform.fixtures.operations.edges.edge_sample import Edges, EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.judge.gradients import gradients
 from gradconform.requirements.clause import paragraphs
@@ -62,11 +62,20 @@ def edges() -> None:
 class OracleCheck(Check):
     """A check of a device on one operation: ``oracle`` names the judge of its trials, one for each sample.
 
-    ``samples`` are the kit's own, for the oracle that has no trials.
+    ``edges`` plans the kit's own samples, for the oracle that has no trials; ``every_pair`` of their values, or else
+    every value.
     """
 
     oracle: str
-    samples: tuple[EdgeSample, ...] = ()
+    edges: Edges | None = None
+    every_pair: bool = True
+
+    @property
+    def samples(self) -> tuple[EdgeSample, ...]:
+        """The kit's own samples. They are planned at their first use, so only the worker that judges them does it."""
+        if self.edges is None:
+            return ()
+        return self.edges.samples if self.every_pair else self.edges.few
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +114,13 @@ def select_checks(patterns: Sequence[str], operations: OnOperations, *, every_pa
         if oracle != EDGES and (found := [one for _, one in outcomes if not isinstance(one, str)])
     ]
     own = [plans()[name] for name in operations.outcomes if name in plans()] if EDGES in names else []
-    checks += [_check(EDGES, one.operation, (), one.samples if every_pair else one.few) for one in own]
+    checks += [_check(EDGES, one.operation, (), one, every_pair=every_pair) for one in own]
     return OnOracles(tuple(checks), tuple(names))
 
 
-def _check(oracle: str, name: str, trials: tuple[Trial, ...], samples: tuple[EdgeSample, ...] = ()) -> OracleCheck:
+def _check(
+    oracle: str, name: str, trials: tuple[Trial, ...], edges: Edges | None = None, *, every_pair: bool = True
+) -> OracleCheck:
     clause, dtypes = _CLAUSES[oracle]
     head, why, catches = paragraphs(clause)
     return OracleCheck(
@@ -126,6 +137,7 @@ def _check(oracle: str, name: str, trials: tuple[Trial, ...], samples: tuple[Edg
         dtypes=dtypes,
         judges="the device",
         oracle=oracle,
-        samples=samples,
+        edges=edges,
+        every_pair=every_pair,
         off_cpu=oracle == EDGES,
     )

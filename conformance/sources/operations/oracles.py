@@ -56,7 +56,7 @@ class OperationOracles:
         return values
 
     def _verdict(self, check: OracleCheck) -> dict[str, Any]:
-        return self._at_edges(check) if check.samples else self._on_trials(check)
+        return self._at_edges(check) if check.edges else self._on_trials(check)
 
     def _at_edges(self, check: OracleCheck) -> dict[str, Any]:
         """Compare the kernels of the kit's own samples; each wrong one is reported, on its smallest failing sample."""
