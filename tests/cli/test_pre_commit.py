@@ -29,7 +29,8 @@ class Repository:
         names = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PRE_COMMIT"))}
         scripts = str(Path(sys.executable).parent)
         self.environment = names | {
-            "HOME": str(folder), "PRE_COMMIT_HOME": str(folder / "cache"), "PATH": f"{scripts}{os.pathsep}{names['PATH']}",
+            "HOME": str(folder), "PRE_COMMIT_HOME": str(folder / "cache"),
+            "PATH": f"{scripts}{os.pathsep}{names['PATH']}",
             "GIT_CONFIG_NOSYSTEM": "1", "GRADCONFORM_WAIT_SECONDS": "600",
         }  # fmt: skip
         for made in (self.kit, self.folder):
