@@ -98,8 +98,8 @@ class Capabilities:
     scalar_output: bool = True  #: an output without dimensions
     view_output: bool = True  #: an output that is a view
     frozen_params: bool = True  #: parameters that require no gradient
-    #: Parameters are frozen, thawed or replaced while a session is open. A tuple claims only some of these changes, such
-    #: as ``("frozen", "thawed")``.
+    #: Parameters are frozen, thawed or replaced while a session is open. A tuple claims only some of these changes:
+    #: ``("frozen", "thawed")``.
     changed_params: bool | tuple[str, ...] = True
     forward_again: bool = True  #: F of a micro-batch runs again, replacing one that gets no backward
     evaluation: bool = True  #: the caller runs the stage without gradients between F and its backward

@@ -49,7 +49,7 @@ class Repository:
     def git(self, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run git in the repository, or in another ``folder``; standard error is in ``stdout``."""
         return subprocess.run(
-            ["git", *words], cwd=folder or self.folder, env=self.environment, check=False, text=True,
+            ["git", *words], cwd=folder or self.folder, env=self.environment, check=False, text=True,  # noqa: S607 (as others)
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 

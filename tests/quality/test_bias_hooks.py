@@ -77,7 +77,7 @@ def test_the_bias_hook_claim_does_not_excuse_weight_hooks() -> None:
 
 
 class NormsInI(BiasesInI):
-    """The same, but the biases of Linears get their gradients without a hook; norms get theirs through autograd, in I."""
+    """The same, but the biases of Linears get their gradients without a hook; norms get theirs in I, with one."""
 
     def give(self, roots: Any, grads: Any, biases: list[torch.nn.Parameter]) -> None:
         silent = {id(one.bias) for one in self._stage.modules() if isinstance(one, torch.nn.Linear)}
@@ -103,5 +103,5 @@ def test_the_early_claim_fails_if_some_of_the_hooks_never_fire() -> None:
 
 @pytest.mark.parametrize("value", ["nowhere", "with_grad", True])
 def test_an_unknown_value_of_the_claim_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"capability bias_hooks: expected one of as_weights, early, never, early_or_never"):
+    with pytest.raises(ValueError, match=r"capability bias_hooks: expected one of as_weights, early, never, early_or"):
         Capabilities(bias_hooks=value)

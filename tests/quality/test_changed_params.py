@@ -30,11 +30,12 @@ class HoldsParameters(AutogradSession):
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         if self.places() != self.held:
-            raise RuntimeError("the flat buffer has other parameters")
+            msg = "the flat buffer has other parameters"
+            raise RuntimeError(msg)
         return super().forward(mb, args, target)
 
 
-def judged(changed: bool | tuple[str, ...]) -> Report:
+def judged(*, changed: Any) -> Report:
     adapter = SimpleNamespace(name="flat", capabilities={"changed_params": changed}, open=HoldsParameters)
     return check_stage_backward(adapter, checks=(FROZEN, THAWED, *REPLACED))
 
@@ -44,14 +45,14 @@ def statuses(report: Report) -> dict[str, str]:
 
 
 def test_an_engine_claims_that_parameters_are_frozen_and_thawed_but_not_replaced() -> None:
-    assert statuses(judged(True)) == {FROZEN: "passed", THAWED: "passed", **dict.fromkeys(REPLACED, "failed")}
-    report = judged(("frozen", "thawed"))
+    assert statuses(judged(changed=True)) == {FROZEN: "passed", THAWED: "passed", **dict.fromkeys(REPLACED, "failed")}
+    report = judged(changed=("frozen", "thawed"))
     assert statuses(report) == {FROZEN: "passed", THAWED: "passed", **dict.fromkeys(REPLACED, "unsupported")}
     assert {result.unclaimed for result in report if result.check in REPLACED} == {("changed_params=replaced",)}
 
 
 def test_a_claim_of_one_change_skips_the_checks_of_the_others() -> None:
-    report = judged(("thawed",))
+    report = judged(changed=("thawed",))
     assert {result.check: result.unclaimed for result in report} == {
         FROZEN: ("changed_params=frozen",),  # it thaws the parameter too
         THAWED: (),
@@ -61,7 +62,7 @@ def test_a_claim_of_one_change_skips_the_checks_of_the_others() -> None:
 
 @pytest.mark.parametrize("nothing", [False, ()])
 def test_an_engine_without_any_of_them_withholds_the_claim_as_before(nothing: Any) -> None:
-    assert {result.unclaimed for result in judged(nothing)} == {("changed_params",)}
+    assert {result.unclaimed for result in judged(changed=nothing)} == {("changed_params",)}
 
 
 def test_all_three_changes_are_the_whole_claim() -> None:
