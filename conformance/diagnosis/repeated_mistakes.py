@@ -121,6 +121,12 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.LAST_USE_COUNTS: ({"use": -1}, lambda seen: seen.shows(Added.OTHER)),
 }
 
+#: Mistakes that name which parameters are wrong: by their dimensions or their place.
+SELECTING = frozenset({
+    Mistake.MATRICES_KEPT, Mistake.LAST_PARAMETER_SKIPPED, Mistake.FIRST_PARAMETER_SKIPPED, Mistake.VECTORS_SKIPPED,
+    Mistake.MATRICES_SKIPPED,
+})  # fmt: skip
+
 #: Which context a W may take by mistake, of those whose I has finished; 0 is the first micro-batch.
 _OF_CONTEXTS: dict[Mistake, Picking] = {
     Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],

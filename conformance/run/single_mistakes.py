@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.diagnosis.repeated_mistakes import candidates
+from gradconform.diagnosis.repeated_mistakes import SELECTING, candidates
 from gradconform.diagnosis.visible_facts import VisibleFacts, WrongOne
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
@@ -176,7 +176,9 @@ class SingleMistakes:
             if key not in known:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
-            if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
+            if left is None or len(left) == number or (cause.kind in SELECTING and _selects_too_few(failing, left)):
+                continue
+            if not self._is_refuted(cause, mistake):
                 found[cause] = left
         return found
 
@@ -273,6 +275,8 @@ def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[Cause]:
     named = {cause.names[0] for cause in causes if cause is not None and cause.kind is Mistake.ROUNDED}
     eps = torch.finfo(failing[0].evidence.materials.dtype).eps
     least = max((torch.finfo(_NARROWER[name]).eps for name in named & _NARROWER.keys()), default=0.0)
+    of_wholes = [cause for cause in causes if cause is not None and cause.kind is Mistake.RELATIVE_ERROR]
+    least = max([least, *(abs(cause.factors[0]) for cause in of_wholes)])  # a rounding moves no tensor by more
     for name, narrow in _NARROWER.items():
         room = torch.finfo(narrow).eps / eps
         if room > 1.0 and torch.finfo(narrow).eps >= least:
@@ -283,6 +287,14 @@ def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[Cause]:
 
 def _with_room(evidence: Evidence, room: float) -> Evidence:
     return replace(evidence, diagnose=False, room=room)
+
+
+def _selects_too_few(failing: Sequence[JudgedTrial], left: Sequence[int]) -> bool:
+    """Return whether parameters that a mistake does not select are wrong in the same part of a backward."""
+    parts = [_part(finding) for one in failing for finding in one.findings]
+    return not {parts[place] for place in left}.isdisjoint(
+        part for place, part in enumerate(parts) if part is not None and place not in left
+    )
 
 
 def _part(finding: Finding) -> str | None:
