@@ -81,7 +81,7 @@ class AlikeFailures:
         if self._is_due(group, looks):
             found = self._examine(check, failing, looks)
             group.add(check, found)
-        elif group.common and SELECTING.isdisjoint(cause.kind for cause in group.common):
+        elif group.common and not any(cause.kind in SELECTING for cause in group.common):
             return tuple({**_entry(cause, []), "verified_on": group.first} for cause in group.common)
         else:  # members differ, or their wrong parameters may, so none of them inherits
             helpful = [*group.common] if group.common else [cause for cause, _ in group.helpful.most_common(1)]

@@ -176,7 +176,11 @@ class SingleMistakes:
             if key not in known:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
-            if left is None or len(left) == number or (cause.kind in SELECTING and _selects_too_few(failing, left)):
+            if (
+                left is None
+                or len(left) == number
+                or (cause.kind in SELECTING and _selects_too_few(cause.kind, failing, left))
+            ):
                 continue
             if not self._is_refuted(cause, mistake):
                 found[cause] = left
@@ -289,12 +293,24 @@ def _with_room(evidence: Evidence, room: float) -> Evidence:
     return replace(evidence, diagnose=False, room=room)
 
 
-def _selects_too_few(failing: Sequence[JudgedTrial], left: Sequence[int]) -> bool:
-    """Return whether parameters that a mistake does not select are wrong in the same part of a backward."""
-    parts = [_part(finding) for one in failing for finding in one.findings]
-    return not {parts[place] for place in left}.isdisjoint(
-        part for place, part in enumerate(parts) if part is not None and place not in left
+def _selects_too_few(kind: Mistake, failing: Sequence[JudgedTrial], left: Sequence[int]) -> bool:
+    """Return whether parameters that a mistake does not select are wrong in a part of a backward that it explains."""
+    if kind not in SELECTING:
+        return False
+    findings = [(one.evidence, finding) for one in failing for finding in one.findings]
+    explained = {_part(finding) for place, (_, finding) in enumerate(findings) if place not in left}
+    return any(
+        _part(finding) in explained - {None} and not _selects(kind, evidence, finding)
+        for evidence, finding in (findings[place] for place in left)
     )
+
+
+def _selects(kind: Mistake, evidence: Evidence, finding: Finding) -> bool:
+    """Return whether a mistake selects the parameter of a finding; also if plain autograd gives it no gradient."""
+    held = next((step.param_grads for step in evidence.oracle.steps if str(step.action) == finding.action), {})
+    name = _key(finding)[1]
+    grad = held.get(name)
+    return grad is None or SELECTING[kind](list(held).index(name), len(held), grad.dim())
 
 
 def _part(finding: Finding) -> str | None:
