@@ -169,13 +169,15 @@ def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
     """Return the common likely cause, without its own reason if those differ, or else that of the smallest result.
 
-    It is empty for a message alone, which contains its cause.
+    Causes that differ in their numbers differ: "scaled by n" would name none of them. It is empty for a message alone, which contains its cause.
     """
     causes = [finding["cause"] for finding in findings if finding["cause"]]
     if not causes or _has_message_alone(group[0]):
         return ""
-    shared = _same({str(cause["text"]) for cause in causes}) or _same(set(map(_unexplained, causes)))
-    return shared or f"{likely(smallest_of(group))}, or alike"
+    for texts in ({str(cause["text"]) for cause in causes}, set(map(_unexplained, causes))):
+        if len(texts) == 1:
+            return texts.pop()
+    return f"{likely(smallest_of(group))}, or alike"
 
 
 def _unexplained(cause: Mapping[str, Any]) -> str:
