@@ -77,3 +77,32 @@ def test_a_relative_error_larger_than_a_dtype_s_is_not_rounding_to_it() -> None:
     found = likely_causes(SimpleNamespace(stage_backward=scaled), "full.gradients.*", "space.full.one-gradient-twice-1")
     assert [text for text in found if "rounded" in text] == []
     assert any("a relative error of 0.01 everywhere" in text for text in found)
+
+
+class OddScaled(AutogradSession):
+    """B and W of micro-batch 1 add one and a half of its gradients."""
+
+    def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        before = {name: one.grad for name, one in self._parameters.items()}
+        for one in self._parameters.values():
+            one.grad = None
+        super().backward_weight(mb)
+        for name, one in self._parameters.items():
+            own, held = one.grad, before[name]
+            own = own * 1.5 if own is not None and mb == 1 else own
+            one.grad = own if held is None else held if own is None else held + own
+
+
+def test_one_defect_after_b_and_after_w_is_one_cause() -> None:
+    target = SimpleNamespace(name="odd", capabilities=Capabilities(), open=OddScaled)
+    report = check_stage_backward(target, checks=("accumulate.in_flight.*", "full.gradients.mlp*", "split.loss.mlp"))
+    (group,) = causes_of(report.failures)
+    assert group.text == (
+        "after B or W, a parameter gradient has a wrong value; likely cause: micro-batch 1: scaled by 1.5"
+    )
+    assert {"accumulate.in_flight.full", "accumulate.in_flight.split"} <= group.checks.keys()
