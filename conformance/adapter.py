@@ -25,9 +25,12 @@ _CHOICES = {
     "weight_order": ("none", "fifo", "any"),
     "backward_order": ("fifo", "any"),
     "hooks": ("with_grad", "early", "never", "nowhere"),
-    "bias_hooks": ("as_weights", "early", "never"),
+    "bias_hooks": ("as_weights", "early", "never", "early_or_never"),
     "weight_when": ("weight", "finish"),
 }
+
+#: What can happen to a parameter while a session is open; ``changed_params`` may claim some of these.
+PARAMETER_CHANGES = ("frozen", "thawed", "replaced")
 
 
 class UnsupportedError(Exception):
@@ -73,8 +76,8 @@ class Capabilities:
     #: When hooks on parameters fire in a split backward: early means in I; nowhere means never, also not in B.
     hooks: Literal["with_grad", "early", "never", "nowhere"] = "with_grad"
     #: When hooks on parameters of fewer than two dimensions (biases, norms) fire in a split backward, if they differ
-    #: from those on weights.
-    bias_hooks: Literal["as_weights", "early", "never"] = "as_weights"
+    #: from those on weights. ``early_or_never``: some of them in I, such as those of norms, and the others not at all.
+    bias_hooks: Literal["as_weights", "early", "never", "early_or_never"] = "as_weights"
     module_hooks: bool = True  #: module full-backward hooks fire
     none_output_grad: bool = False  #: None for an output means that no gradient flows through it
     edge_roots: bool = False  #: B and I accept the gradient edge of an output that was sent and freed
@@ -95,7 +98,9 @@ class Capabilities:
     scalar_output: bool = True  #: an output without dimensions
     view_output: bool = True  #: an output that is a view
     frozen_params: bool = True  #: parameters that require no gradient
-    changed_params: bool = True  #: parameters are frozen, thawed or replaced while a session is open
+    #: Parameters are frozen, thawed or replaced while a session is open. A tuple claims only some of these changes:
+    #: ``("frozen", "thawed")``.
+    changed_params: bool | tuple[str, ...] = True
     forward_again: bool = True  #: F of a micro-batch runs again, replacing one that gets no backward
     evaluation: bool = True  #: the caller runs the stage without gradients between F and its backward
     changed_in_flight: bool = True  #: parameters or arguments are changed between F and its B or W
@@ -126,6 +131,9 @@ class Capabilities:
             if field.name in {"dtypes", "devices"}:
                 valid = value is None or (isinstance(value, (tuple, list)) and all(isinstance(v, str) for v in value))
                 expected = "None or a tuple of names"
+            elif field.name == "changed_params":
+                some = isinstance(value, (tuple, list)) and set(value) <= set(PARAMETER_CHANGES)
+                valid, expected = isinstance(value, bool) or some, f"True, False or some of {PARAMETER_CHANGES}"
             elif field.name in _CHOICES:
                 valid, expected = value in _CHOICES[field.name], f"one of {', '.join(_CHOICES[field.name])}"
             else:
@@ -135,12 +143,17 @@ class Capabilities:
                 raise ValueError(msg)
 
     def unclaimed(self, needs: Iterable[str]) -> list[str]:
-        """Return the ``needs`` (``name``, ``name=value`` or ``name!=value``) that are not claimed, sorted."""
+        """Return the ``needs`` (``name``, ``name=value`` or ``name!=value``) that are not claimed, sorted.
+
+        For ``changed_params`` the value is one of its changes, which is claimed alone or with the others.
+        """
         return sorted(need for need in needs if not self._claims(need))
 
     def _claims(self, need: str) -> bool:
         name, operator, value = need.partition("=")
         claim = getattr(self, name.removesuffix("!"))
+        if name == "changed_params" and value:
+            return claim is True or (claim is not False and value in claim)
         return (str(claim) == value) != name.endswith("!") if operator else bool(claim)
 
     @classmethod

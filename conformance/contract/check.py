@@ -13,7 +13,7 @@ from gradconform.judge.all_trials import Pooled
 from gradconform.judge.finding import Judged
 from gradconform.requirements.clause import Clause, Level, paragraphs
 from gradconform.trial.modes import MODES
-from gradconform.trial.program import programs_line, shortened
+from gradconform.trial.program import PARAMETER_CHANGE_OF, programs_line, shortened
 from gradconform.trial.trial import Trial
 from gradconform.user_input.values import Profile
 from gradconform.version import FIRST_VERSION
@@ -69,7 +69,17 @@ class Check(Clause):
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
         """Return the needs that ``capabilities`` do not claim, sorted."""
-        return capabilities.unclaimed(self.needs)
+        return capabilities.unclaimed(self.needs | (self._changes if capabilities.changed_params else frozenset()))
+
+    @property
+    def _changes(self) -> frozenset[str]:
+        """Return the changes of parameters in its programs, as needs: an adapter may claim only some of them."""
+        return frozenset(
+            f"changed_params={PARAMETER_CHANGE_OF[action.kind]}"
+            for trial in self.trials
+            for action in trial.actions
+            if action.kind in PARAMETER_CHANGE_OF
+        )
 
 
 _CHECKS: dict[str, Check] = {}

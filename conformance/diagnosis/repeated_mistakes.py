@@ -121,6 +121,15 @@ _OF_ADDED: dict[Mistake, tuple[dict[str, Any], Fits]] = {
     Mistake.LAST_USE_COUNTS: ({"use": -1}, lambda seen: seen.shows(Added.OTHER)),
 }
 
+#: Mistakes that name which parameters are wrong, each with a test of a parameter by place, count and dimensions.
+SELECTING: dict[Mistake, Callable[[int, int, int], bool]] = {
+    Mistake.MATRICES_KEPT: lambda _, __, dimensions: dimensions > 1,
+    Mistake.LAST_PARAMETER_SKIPPED: lambda place, count, _: place == count - 1,
+    Mistake.FIRST_PARAMETER_SKIPPED: lambda place, _, __: place == 0,
+    Mistake.VECTORS_SKIPPED: lambda _, __, dimensions: dimensions == 1,
+    Mistake.MATRICES_SKIPPED: lambda _, __, dimensions: dimensions > 1,
+}
+
 #: Which context a W may take by mistake, of those whose I has finished; 0 is the first micro-batch.
 _OF_CONTEXTS: dict[Mistake, Picking] = {
     Mistake.NEWEST_CONTEXT_USED: lambda _, waiting: waiting[-1],

@@ -29,6 +29,8 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
     """Yield hooks of ``kind`` that an action called more or less often than plain autograd does."""
     yield from raised(evidence.observation)
     got, wanted, excused = Counter[str](), Counter[str](), _excused(evidence, kind)
+    if evidence.capabilities.bias_hooks == "early":
+        yield from _missing_early(evidence, kind, excused)
     for step in _until_raised(evidence):
         got, wanted = got + _counts(step, kind), wanted + _counts(evidence.oracle_step(step), kind)
         if flushed_later(evidence, step):
@@ -38,6 +40,15 @@ def fire_as_often(evidence: Evidence, kind: str) -> Iterator[Finding]:
                 text = f"the {_LABELS[kind]} was called {got[name]} instead of {wanted[name]} times"
                 yield _of_hook(kind, name, str(step.action), text)
         got, wanted = Counter(), Counter()
+
+
+def _missing_early(evidence: Evidence, kind: str, names: frozenset[str]) -> Iterator[Finding]:
+    """Yield the hooks with ``names`` that were called in no I of the program."""
+    if evidence.observation.raised is not None:  # what was not called then is its consequence
+        return
+    got = {name for step in evidence.observation.steps if step.action.kind == "I" for name in _counts(step, kind)}
+    for name in sorted(names - got):
+        yield _of_hook(kind, name, "", f"the {_LABELS[kind]} was not called in I, which bias_hooks='early' claims")
 
 
 def fire_at_all(evidence: Evidence, kind: str) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ The module first groups results by their findings, then finds single mistakes th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,27 +130,50 @@ def smallest_of(results: Iterable[Result]) -> Result:
 
 
 def by_cause(results: Iterable[Result]) -> list[FailureGroup]:
-    """Return the results grouped by cause, most checks first; a result is in the group of each of its findings."""
-    causes = [cause_of(group) for group in groups(results).values()]
+    """Return the results grouped by cause, most checks first; a result is in the group of each of its findings.
+
+    A cause with one text is one group, whether it shows after B, I or W.
+    """
+    results = list(results)
+    causes = [cause_of(group) for group in groups(results, _joined(groups(results))).values()]
     return sorted(causes, key=lambda group: (-len(group.checks), group.results[0].check))
 
 
-def groups(results: Iterable[Result]) -> dict[tuple[str, ...], list[Result]]:
-    """Return the results by their common findings; each result holds only these findings."""
-    found: dict[tuple[str, ...], list[Result]] = {}
+#: The common values of findings, as :func:`gradconform.text.findings.alike` returns them.
+_Key = tuple[str, ...]
+
+
+def groups(results: Iterable[Result], joined: Mapping[_Key, _Key] | None = None) -> dict[_Key, list[Result]]:
+    """Return the results by their common findings; each result holds only these findings.
+
+    Keys in ``joined`` are replaced, so that several of them are one group.
+    """
+    found: dict[_Key, list[Result]] = {}
     for result in results:
-        for key, part in _parts(result).items():
+        for key, part in _parts(result, joined or {}).items():
             found.setdefault(key, []).append(part)
     return found
 
 
-def _parts(result: Result) -> dict[tuple[str, ...], Result]:
+def _joined(found: Mapping[_Key, Sequence[Result]]) -> dict[_Key, _Key]:
+    """Return another key for each group whose causes have one text: the same for every letter of a backward."""
+    keys: dict[_Key, _Key] = {}
+    for key, group in found.items():
+        causes = [finding["cause"] for result in group for finding in result.findings]
+        texts = {str(cause["text"]) for cause in causes if cause}
+        if len(texts) == 1 and all(causes) and key[0] != "message":
+            keys[key] = (*key[:2], *key[3:], *texts)
+    return keys
+
+
+def _parts(result: Result, joined: Mapping[_Key, _Key]) -> dict[_Key, Result]:
     """Return the result once per cause, with the findings of that cause alone."""
     if _has_message_alone(result):
         return {("message", numberless(cause(result))): result}
-    found: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    found: dict[_Key, list[Mapping[str, Any]]] = {}
     for finding in result.findings:
-        found.setdefault(alike(finding), []).append(finding)
+        key = alike(finding)
+        found.setdefault(joined.get(key, key), []).append(finding)
     return {key: result.of_findings(findings) for key, findings in found.items()}
 
 
@@ -169,13 +192,16 @@ def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
     """Return the common likely cause, without its own reason if those differ, or else that of the smallest result.
 
-    It is empty for a message alone, which contains its cause.
+    Causes that differ in their numbers differ: "scaled by n" would name none of them. It is empty for a message alone,
+    which contains its cause.
     """
     causes = [finding["cause"] for finding in findings if finding["cause"]]
     if not causes or _has_message_alone(group[0]):
         return ""
-    shared = _same({str(cause["text"]) for cause in causes}) or _same(set(map(_unexplained, causes)))
-    return shared or f"{likely(smallest_of(group))}, or alike"
+    for texts in ({str(cause["text"]) for cause in causes}, set(map(_unexplained, causes))):
+        if len(texts) == 1:
+            return texts.pop()
+    return f"{likely(smallest_of(group))}, or alike"
 
 
 def _unexplained(cause: Mapping[str, Any]) -> str:

@@ -105,7 +105,7 @@ def closing(
     around = _for_last_blank(around, _verified(report, width)) if short and around else around
     return [
         *around,
-        *([] if short and not detail.quiet else _summary(found, width, detail)),
+        *([] if short and not detail.quiet else _summary(found, report, width, detail)),
         *([] if detail.quiet else _around_the_verdict(report, width, short=short)),
         *(wrapped(f"The run was stopped: {stopped}", width, role="warning") if stopped else []),
         *wrapped_each(notes, width, hanging=4),
@@ -223,12 +223,17 @@ def _items(section: Section, width: int, detail: Detail) -> list[Line]:
     return lines + ([Line(f"       and {count(left, 'more reason')}; -v shows them", "faint")] if left else [])
 
 
-def _summary(found: Sequence[Section], width: int, detail: Detail) -> list[Line]:
-    """Return one line per cause with its number of checks; empty if the only cause was already printed."""
+def _summary(found: Sequence[Section], report: Report, width: int, detail: Detail) -> list[Line]:
+    """Return one line per cause with its number of checks; empty if the only cause was already printed.
+
+    If nothing else was printed, the command that reproduces the first cause follows: it shows the cause in full.
+    """
     causes = [(cause, section.kind) for section in found for cause in _causes_of(section)]
     if not causes or (len(causes) == 1 and not detail.quiet):
         return []
     lines = [cause_line(number, cause, width, kind) for number, (cause, kind) in enumerate(causes, 1)]
+    again = command_again(report, causes[0][0].smallest) if detail.quiet else None
+    lines += command_lines("reproduce [1]", again, width) if again else []
     return [heading(f"summary: {count(len(causes), 'cause')}", width), *lines, Line()]
 
 

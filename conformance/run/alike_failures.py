@@ -2,7 +2,8 @@
 
 Failures are alike if their findings are, and if their programs change the same things between the backwards. The first
 two of a group are examined, and then every second power: 4, 8, 16 ... The mistakes that explained most failures before
-are tried first, and if one of them explains everything, no others are tried.
+are tried first, and if one of them explains everything, no others are tried. A mistake that selects parameters is tried
+on every member, because alike findings may be of other parameters.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause
+from gradconform.diagnosis.repeated_mistakes import SELECTING
 from gradconform.text.findings import alike
 from gradconform.trial.program import CHANGES, CLEARS, OF_ONE
 
@@ -79,10 +81,10 @@ class AlikeFailures:
         if self._is_due(group, looks):
             found = self._examine(check, failing, looks)
             group.add(check, found)
-        elif group.common:
+        elif group.common and not any(cause.kind in SELECTING for cause in group.common):
             return tuple({**_entry(cause, []), "verified_on": group.first} for cause in group.common)
-        else:  # members differ, so none of them inherits
-            helpful = [cause for cause, _ in group.helpful.most_common(1)]
+        else:  # members differ, or their wrong parameters may, so none of them inherits
+            helpful = [*group.common] if group.common else [cause for cause, _ in group.helpful.most_common(1)]
             found = self._mistakes.explained(check, failing, helpful, only=True) if helpful else {}
         return tuple(_entry(cause, left) for cause, left in found.items())
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gradconform.adapter import Capabilities, UnsupportedError
 from gradconform.contract.check import Check
 from gradconform.diagnosis.cause import Cause, Mistake
-from gradconform.diagnosis.repeated_mistakes import candidates
+from gradconform.diagnosis.repeated_mistakes import SELECTING, candidates
 from gradconform.diagnosis.visible_facts import VisibleFacts, WrongOne
 from gradconform.drive.driver import drive
 from gradconform.drive.evidence import Evidence
@@ -176,7 +176,13 @@ class SingleMistakes:
             if key not in known:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
-            if left is not None and len(left) < number and not self._is_refuted(cause, mistake):
+            if (
+                left is None
+                or len(left) == number
+                or (cause.kind in SELECTING and _selects_too_few(cause.kind, failing, left))
+            ):
+                continue
+            if not self._is_refuted(cause, mistake):
                 found[cause] = left
         return found
 
@@ -273,6 +279,8 @@ def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[Cause]:
     named = {cause.names[0] for cause in causes if cause is not None and cause.kind is Mistake.ROUNDED}
     eps = torch.finfo(failing[0].evidence.materials.dtype).eps
     least = max((torch.finfo(_NARROWER[name]).eps for name in named & _NARROWER.keys()), default=0.0)
+    of_wholes = [cause for cause in causes if cause is not None and cause.kind is Mistake.RELATIVE_ERROR]
+    least = max([least, *(abs(cause.factors[0]) for cause in of_wholes)])  # a rounding moves no tensor by more
     for name, narrow in _NARROWER.items():
         room = torch.finfo(narrow).eps / eps
         if room > 1.0 and torch.finfo(narrow).eps >= least:
@@ -283,6 +291,26 @@ def _rounded(check: Check, failing: Sequence[JudgedTrial]) -> Iterator[Cause]:
 
 def _with_room(evidence: Evidence, room: float) -> Evidence:
     return replace(evidence, diagnose=False, room=room)
+
+
+def _selects_too_few(kind: Mistake, failing: Sequence[JudgedTrial], left: Sequence[int]) -> bool:
+    """Return whether parameters that a mistake does not select are wrong in a part of a backward that it explains."""
+    if kind not in SELECTING:
+        return False
+    findings = [(one.evidence, finding) for one in failing for finding in one.findings]
+    explained = {_part(finding) for place, (_, finding) in enumerate(findings) if place not in left}
+    return any(
+        _part(finding) in explained - {None} and not _selects(kind, evidence, finding)
+        for evidence, finding in (findings[place] for place in left)
+    )
+
+
+def _selects(kind: Mistake, evidence: Evidence, finding: Finding) -> bool:
+    """Return whether a mistake selects the parameter of a finding; also if plain autograd gives it no gradient."""
+    held = next((step.param_grads for step in evidence.oracle.steps if str(step.action) == finding.action), {})
+    name = _key(finding)[1]
+    grad = held.get(name)
+    return grad is None or SELECTING[kind](list(held).index(name), len(held), grad.dim())
 
 
 def _part(finding: Finding) -> str | None:

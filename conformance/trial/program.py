@@ -53,6 +53,8 @@ ZEROES = frozenset({"zero_none", "zero_fill", "zero_buffer"})
 CLEARS = ZEROES | {"rebind"}
 #: Kinds that change one parameter.
 OF_ONE = frozenset({"freeze", "unfreeze"})
+#: The kinds that ``changed_params`` claims, each with its name in a claim of some of them.
+PARAMETER_CHANGE_OF = {"freeze": "frozen", "unfreeze": "thawed", **dict.fromkeys(REPLACEMENTS, "replaced")}
 
 
 #: The capabilities that single kinds require.
@@ -154,7 +156,7 @@ def needs(actions: tuple[Action, ...]) -> frozenset[str]:
         "buffer",
     }:  # restride leaves gradients elsewhere unchanged, and they would be lost from a bucket
         found.add("grads_in_param_grad")
-    if kinds & (REPLACEMENTS | OF_ONE):
+    if kinds & PARAMETER_CHANGE_OF.keys():
         found.add("changed_params")
     if kinds & {"write", "refill"} or _changed_in_flight(actions):
         found.add("changed_in_flight")

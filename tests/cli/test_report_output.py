@@ -75,13 +75,14 @@ def test_failures_sets_the_number_of_failures_shown_per_cause(command: Command) 
 
 
 @pytest.mark.usefixtures("halved")
-def test_q_prints_one_line_per_cause_and_qq_only_the_verdict(command: Command) -> None:
+def test_q_prints_one_line_per_cause_and_how_to_see_the_first_in_full_and_qq_only_the_verdict(command: Command) -> None:
     quiet = command("run", "halved.py", *CHECKS, "-q")
     assert_expected_inline(
         quiet.out,
         """\
 =============================== summary: 1 cause ===============================
 [1]      4  scaled by 0.5: after B, an input gradient has a wrong value
+reproduce [1]: gradconform replay full.loss.mlp halved.py
 
 4 of 1300 checks of contract 1.2, profile standard, ran; 1296 not selected
 halved.py does NOT conform: 4 MUST failed; the contract was not run in full

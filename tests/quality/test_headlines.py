@@ -86,7 +86,7 @@ def test_the_kind_of_a_finding_decides_its_headline_not_its_text(kind: str, text
 @pytest.mark.parametrize(
     ("texts", "why", "likely"),
     [
-        (["scaled by 2.0", "scaled by 0.5"], [None, None], "scaled by n"),
+        (["scaled by 2.0", "scaled by 0.5"], [None, None], "scaled by 2.0, or alike"),
         (["never summed: it is last", "never summed: it is fixed"], ["it is last", "it is fixed"], "never summed"),
         (["receive1 wrote over it", "1receive0 wrote over it"], [None, None], "receive1 wrote over it, or alike"),
     ],

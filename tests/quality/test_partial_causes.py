@@ -1,0 +1,108 @@
+"""A cause of several failures says only what is true of each: no mistake is named that explains a part of a failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradconform import Capabilities, check_stage_backward
+from gradconform.reference import split
+from gradconform.reference.autograd import AutogradSession
+from gradconform.report.single_mistakes import causes_of
+
+
+class LastLinearSkipped(AutogradSession):
+    """W gives the last of several Linears nothing, neither its weight nor its bias; other stages are right."""
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self._weight_roots.pop(mb)
+        linears = [module for module in self._stage.modules() if isinstance(module, nn.Linear)]
+        skipped = {id(one) for one in linears[-1].parameters()} if len(linears) > 1 else set()
+        given = [one for one in self._parameters.values() if one.requires_grad and id(one) not in skipped]
+        if given and edges:
+            torch.autograd.backward(edges, starts, inputs=given)
+
+
+def likely_causes(target: object, *checks: str) -> set[str]:
+    report = check_stage_backward(target, checks=checks)
+    assert len(report.failures) > 3
+    return {group.likely for group in causes_of(report.failures)}
+
+
+def test_a_mistake_that_selects_too_few_of_the_wrong_parameters_is_not_named() -> None:
+    target = SimpleNamespace(name="skips", capabilities=Capabilities(), open=LastLinearSkipped)
+    found = likely_causes(target, "split.gradients.*", "grad_tuple.*split", "caller.buffer.*")
+    # The bias is the last parameter, and the weight is a matrix, but both are wrong.
+    assert [text for text in found if "last parameter" in text or "two and more dimensions" in text] == []
+
+
+class OnlyMatrices(AutogradSession):
+    """W gives parameters of two dimensions nothing, and on stages of at least three Linears no parameter anything."""
+
+    def backward_weight(self, mb: int) -> None:
+        edges, starts = self._weight_roots.pop(mb)
+        many = sum(isinstance(module, nn.Linear) for module in self._stage.modules()) > 2
+        given = [one for one in self._parameters.values() if one.requires_grad and one.dim() < 2 and not many]
+        if given and edges:
+            torch.autograd.backward(edges, starts, inputs=given)
+
+
+def test_a_failure_does_not_inherit_the_parameters_of_another_one() -> None:
+    target = SimpleNamespace(name="matrices", capabilities=Capabilities(), open=OnlyMatrices)
+    report = check_stage_backward(target, checks=("accumulate.*split", "split.gradients.*"))
+    named = {
+        result.check: sorted(str(one["mistake"]["kind"]) for one in result.undone)
+        for result in report.failures
+        if result.undone
+    }
+    biases = {
+        result.check
+        for result in report.failures
+        for finding in result.findings
+        if str(finding["where"]).endswith("bias") and finding["kind"] in {"missing", "mismatch"}
+    }
+    assert "matrices_skipped" in {kind for kinds in named.values() for kind in kinds}
+    assert len(biases) > 3
+    assert {check for check in biases & named.keys() if "matrices_skipped" in named[check]} == set()
+
+
+def scaled(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
+    return tuple(one if one is None else one * 1.01 for one in split.stage_backward(*arguments, **options))
+
+
+def test_a_relative_error_larger_than_a_dtype_s_is_not_rounding_to_it() -> None:
+    found = likely_causes(SimpleNamespace(stage_backward=scaled), "full.gradients.*", "space.full.one-gradient-twice-1")
+    assert [text for text in found if "rounded" in text] == []
+    assert any("a relative error of 0.01 everywhere" in text for text in found)
+
+
+class OddScaled(AutogradSession):
+    """B and W of micro-batch 1 add one and a half of its gradients."""
+
+    def backward(self, mb: int, output_grads: Any) -> tuple[Tensor | None, ...]:
+        found = self.backward_input(mb, output_grads)
+        self.backward_weight(mb)
+        return found
+
+    def backward_weight(self, mb: int) -> None:
+        before = {name: one.grad for name, one in self._parameters.items()}
+        for one in self._parameters.values():
+            one.grad = None
+        super().backward_weight(mb)
+        for name, one in self._parameters.items():
+            own, held = one.grad, before[name]
+            own = own * 1.5 if own is not None and mb == 1 else own
+            one.grad = own if held is None else held if own is None else held + own
+
+
+def test_one_defect_after_b_and_after_w_is_one_cause() -> None:
+    target = SimpleNamespace(name="odd", capabilities=Capabilities(), open=OddScaled)
+    report = check_stage_backward(target, checks=("accumulate.in_flight.*", "full.gradients.mlp*", "split.loss.mlp"))
+    (group,) = causes_of(report.failures)
+    assert group.text == (
+        "after B or W, a parameter gradient has a wrong value; likely cause: micro-batch 1: scaled by 1.5"
+    )
+    assert {"accumulate.in_flight.full", "accumulate.in_flight.split"} <= group.checks.keys()
