@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -126,20 +126,20 @@ class Capabilities:
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for an invalid claim: a misspelt order would silently switch checks off."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in {"dtypes", "devices"}:
+        for name in _CLAIMS:
+            value = getattr(self, name)
+            if name in {"dtypes", "devices"}:
                 valid = value is None or (isinstance(value, (tuple, list)) and all(isinstance(v, str) for v in value))
                 expected = "None or a tuple of names"
-            elif field.name == "changed_params":
+            elif name == "changed_params":
                 some = isinstance(value, (tuple, list)) and set(value) <= set(PARAMETER_CHANGES)
                 valid, expected = isinstance(value, bool) or some, f"True, False or some of {PARAMETER_CHANGES}"
-            elif field.name in _CHOICES:
-                valid, expected = value in _CHOICES[field.name], f"one of {', '.join(_CHOICES[field.name])}"
+            elif name in _CHOICES:
+                valid, expected = value in _CHOICES[name], f"one of {', '.join(_CHOICES[name])}"
             else:
                 valid, expected = isinstance(value, bool), "True or False"
             if not valid:
-                msg = f"capability {field.name}: expected {expected}, got {value!r}"
+                msg = f"capability {name}: expected {expected}, got {value!r}"
                 raise ValueError(msg)
 
     def unclaimed(self, needs: Iterable[str]) -> list[str]:
@@ -159,14 +159,17 @@ class Capabilities:
     @classmethod
     def from_mapping(cls, claims: Mapping[str, Any]) -> Capabilities:
         """Return capabilities from a mapping; raise ``ValueError`` for an unknown name or an invalid value."""
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(claims) - set(known))
+        unknown = sorted(set(claims) - set(_CLAIMS))
         if unknown:
-            raise ValueError("; ".join(_unknown(name, known) for name in unknown))
+            raise ValueError("; ".join(_unknown(name, _CLAIMS) for name in unknown))
         return cls(**claims)
 
 
-def _unknown(name: str, known: list[str]) -> str:
+#: The names of all claims.
+_CLAIMS = tuple(field.name for field in fields(Capabilities))
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else "gradconform.Capabilities lists all capabilities"
     return f"unknown capability {name!r}; {hint}"

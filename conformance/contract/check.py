@@ -69,7 +69,9 @@ class Check(Clause):
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
         """Return the needs that ``capabilities`` do not claim, sorted."""
-        return capabilities.unclaimed(self.needs | (self._changes if capabilities.changed_params else frozenset()))
+        if isinstance(capabilities.changed_params, bool) or "changed_params" not in self.needs:
+            return capabilities.unclaimed(self.needs)
+        return capabilities.unclaimed(self.needs | self._changes)
 
     @property
     def _changes(self) -> frozenset[str]:
