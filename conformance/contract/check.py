@@ -69,9 +69,8 @@ class Check(Clause):
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
         """Return the needs that ``capabilities`` do not claim, sorted."""
-        if isinstance(capabilities.changed_params, bool) or "changed_params" not in self.needs:
-            return capabilities.unclaimed(self.needs)
-        return capabilities.unclaimed(self.needs | self._changes)
+        some = bool(capabilities.changed_params) and capabilities.changed_params is not True
+        return capabilities.unclaimed(self.needs | self._changes if some else self.needs)
 
     @property
     def _changes(self) -> frozenset[str]:
