@@ -69,7 +69,8 @@ class Check(Clause):
 
     def unmet(self, capabilities: Capabilities) -> list[str]:
         """Return the needs that ``capabilities`` do not claim, sorted."""
-        some = bool(capabilities.changed_params) and capabilities.changed_params is not True
+        claimed = capabilities.changed_params
+        some = claimed and not isinstance(claimed, bool) and "changed_params" in self.needs
         return capabilities.unclaimed(self.needs | self._changes if some else self.needs)
 
     @property
