@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from device_faults import write_device
 
 from gradconform.cli.arguments import DEVICE_DEFAULTS
 from gradconform.devices.pace import pace
@@ -32,7 +32,6 @@ from gradconform.run.judging import one_thread
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 
-ROOT = Path(__file__).parents[1]
 DEVICE = "abacus"
 
 
@@ -89,12 +88,10 @@ def main() -> None:
     if given.device is not None:
         run_checks(given.device, given)
         return
-    page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
-    (code,) = re.findall(rf"<!-- test: file {DEVICE}.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
     paces, counts = dict[str, float](), dict[str, int]()
     seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{DEVICE}.py").write_text(code, encoding="utf-8")
+        write_device(Path(folder))
         for device in ("cpu", DEVICE):
             for record in measured(device, given, folder):
                 if "pace" in record:

@@ -79,10 +79,15 @@ def main() -> None:
             print(f"| `{option}` | {code} | {verdict} |", flush=True)
 
 
-def _planted(words: list[str], folder: Path) -> None:
-    page = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("devices*.md")))
+def write_device(folder: Path) -> None:
+    """Write the module of the device in docs/devices.md, ``abacus``, into a folder."""
+    page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"<!-- test: file abacus.py -->\n```python\n(.*?)```", page, flags=re.DOTALL)
     (folder / "abacus.py").write_text(code, encoding="utf-8")
+
+
+def _planted(words: list[str], folder: Path) -> None:
+    write_device(folder)
     paths = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-m", "tests.devices.find_planted", *words],

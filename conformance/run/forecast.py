@@ -143,4 +143,6 @@ def duration(seconds: float) -> str:
         return f"{math.ceil(seconds)} s"
     if seconds < 120:  # noqa: PLR2004 (two minutes)
         return f"{5 * math.ceil(seconds / 5)} s"
-    return f"{math.ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"  # noqa: PLR2004
+    if seconds < 5400:  # noqa: PLR2004 (an hour and a half)
+        return f"{math.ceil(seconds / 60)} min"
+    return f"{seconds / 3600:.2g} h"

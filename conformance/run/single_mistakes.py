@@ -176,13 +176,10 @@ class SingleMistakes:
             if key not in known:
                 known[key] = _left(check, failing, replace(mistake, at=at))
             left = known[key]
-            if (
-                left is None
-                or len(left) == number
-                or (cause.kind in SELECTING and _selects_too_few(cause.kind, failing, left))
-            ):
+            if left is None or len(left) == number:
                 continue
-            if not self._is_refuted(cause, mistake):
+            too_few = cause.kind in SELECTING and _selects_too_few(cause.kind, failing, left)
+            if not too_few and not self._is_refuted(cause, mistake):
                 found[cause] = left
         return found
 
@@ -295,8 +292,6 @@ def _with_room(evidence: Evidence, room: float) -> Evidence:
 
 def _selects_too_few(kind: Mistake, failing: Sequence[JudgedTrial], left: Sequence[int]) -> bool:
     """Return whether parameters that a mistake does not select are wrong in a part of a backward that it explains."""
-    if kind not in SELECTING:
-        return False
     findings = [(one.evidence, finding) for one in failing for finding in one.findings]
     explained = {_part(finding) for place, (_, finding) in enumerate(findings) if place not in left}
     return any(

@@ -25,8 +25,8 @@ FindingsOf = Callable[[Check, Trial], list[Finding]]
 class CausesInFloat32:
     """The causes, in float32, of a run's wrong values in a 16-bit dtype.
 
-    An error of a few percent rules out few mistakes where each value is rounded to three digits. In float32 the same
-    mistake is told apart from others, if the trial fails there in the same tensor.
+    An error of a few percent rules out few mistakes where each value is rounded to three digits. In float32 only
+    the made mistake explains the values, if the trial fails there in the same tensor.
     """
 
     def __init__(self, dtype: torch.dtype, in_float32: FindingsOf) -> None:
