@@ -47,14 +47,17 @@ def checks_on(  # noqa: PLR0913 (the checks and their run)
     *,
     modes: frozenset[str] = frozenset(),
     dtypes: tuple[str, ...] = (),
+    in_turn: bool = False,
 ) -> Iterator[Check]:
     """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` describes them.
 
-    They run in ``modes``, and only in ``dtypes`` if some are given.
+    They run in ``modes``, and only in ``dtypes`` if some are given. With ``in_turn``, each of several cases is in one
+    of the two checks, by turns.
     """
-    for way, (clause, program) in _WAYS.items():
+    for at, (way, (clause, program)) in enumerate(_WAYS.items()):
         head, why, catches = paragraphs(clause)
-        trials = tuple(Trial(stages=(case,), program=program, modes=modes) for case in cases)
+        own = cases[at :: len(_WAYS)] if in_turn and len(cases) > 1 else cases
+        trials = tuple(Trial(stages=(case,), program=program, modes=modes) for case in own)
         yield Check(
             id=f"{area}.{way}.{name}",
             level="MUST",

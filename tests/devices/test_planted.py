@@ -157,7 +157,7 @@ def test_the_samples_of_an_operation_run_on_the_cpu_and_are_the_same_each_time(n
 
 def test_named_operations_have_every_pair_and_all_operations_in_profile_quick_every_value() -> None:
     selected = select_checks(["nn.functional.gelu"], "quick")
-    many, few = (select_oracles(["edges"], selected, every_pair=pairs).checks for pairs in (True, False))
+    many, few = (select_oracles(["edges"], selected, in_short=not pairs).checks for pairs in (True, False))
     assert [check.id for check in many] == ["ops.edges.nn.functional.gelu"]
     assert many[0].off_cpu
     assert len(many[0].samples) > 2 * len(few[0].samples) > 0  # type: ignore[attr-defined] # checks by oracles have them
@@ -166,7 +166,7 @@ def test_named_operations_have_every_pair_and_all_operations_in_profile_quick_ev
 def test_samples_are_planned_at_their_first_use_by_the_worker_that_judges_them() -> None:
     plans.cache_clear()
     selected = select_checks(["nn.functional.gelu"], "quick")
-    (check,) = select_oracles(["edges"], selected, every_pair=False).checks
+    (check,) = select_oracles(["edges"], selected, in_short=True).checks
     plan = plans()["nn.functional.gelu"]
     assert "samples" not in vars(plan)
     assert check.samples == plan.few  # type: ignore[attr-defined] # as above

@@ -11,11 +11,15 @@ import pytest
 import torch
 
 from gradconform.contract.extra_ids import ALL
+from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.inputs import draw_arguments
+from gradconform.fixtures.operations import entries as entries_module
 from gradconform.fixtures.operations.cases import Judgeable, judgeable
 from gradconform.fixtures.operations.entries import entries
 from gradconform.results import Report
 from gradconform.sources.operations.selected import select_checks, unlike_first
+from gradconform.trial.materials import Materials
+from gradconform.trial.trial import Trial
 
 Judge = Callable[..., Report]
 
@@ -41,6 +45,25 @@ def test_at_least_95_per_cent_of_the_operations_are_tried() -> None:
     assert len(asked.nodes) > 300
     assert {check.id.split(".")[1] for check in asked.checks} == {"full", "split"}
     assert len({check.id for check in asked.checks}) == len(asked.checks) == 2 * (asked.listed - len(asked.untried))
+
+
+def test_in_turn_each_sample_is_in_one_of_two_checks_and_otherwise_in_both() -> None:
+    def samples(*, in_turn: bool) -> dict[str, list[str]]:
+        checks = select_checks(["mul", "nn.functional.dropout"], "quick", in_turn=in_turn).checks
+        return {check.id: [trial.stages[0].name for trial in check.trials] for check in checks}
+
+    both, in_turn = samples(in_turn=False), samples(in_turn=True)
+    for name in ("mul", "nn.functional.dropout"):
+        full, split = both[f"ops.full.{name}"], both[f"ops.split.{name}"]
+        assert full == split
+        assert len(full) == 2
+        assert [in_turn[f"ops.full.{name}"], in_turn[f"ops.split.{name}"]] == [full[:1], split[1:]]
+
+
+def test_an_operation_with_one_sample_is_judged_in_both_checks_in_turn_too() -> None:
+    case = case_of("mul", 1).case
+    full, split = checks_on("ops", "mul", "mul", [case], in_turn=True)
+    assert [trial.stages for check in (full, split) for trial in check.trials] == [(case,), (case,)]
 
 
 @pytest.mark.slow
@@ -100,6 +123,31 @@ def test_micro_batches_differ_but_the_tensors_of_a_sample_stay_together() -> Non
     first, again, other = (draw_arguments(recipes, seed=seed, dtype=torch.float32) for seed in (3, 3, 4))
     assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not any(a is not None and b is not None and torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_micro_batches_and_unused_forwards_have_different_values_of_few_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists: list[int] = []
+    drawn = entries_module._drawn  # each list costs much to draw: count them
+
+    def counted(name: str, dtype: torch.dtype, seed: int) -> tuple[entries_module.Drawn, ...]:
+        lists.append(seed)
+        return drawn(name, dtype, seed)
+
+    monkeypatch.setattr(entries_module, "_drawn", counted)
+    materials = [
+        Materials(
+            Trial(stages=(case_of("mul", number).case,), program="F0 F1 B0 B1"),
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            seed=0,
+        )
+        for number in (1, 2)
+    ]
+    for one in materials:
+        stage = one.stage(0)
+        values = [one.args(0, 0, stage), one.args(0, 1, stage), one.lost_args(0, 1, stage), one.lost_args(0, 0, stage)]
+        assert len({tuple(float(arg.detach().sum()) for arg in args) for args in values}) == 4
+    assert set(lists) == {0, 1, 4, 5}  # of each micro-batch and each unused forward, for both samples
 
 
 def test_a_sample_missing_in_a_dtype_is_rounded_from_float64() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,29 +31,29 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
             msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
             raise SelectionError(msg)
         return Selected(checks=())
-    selected = _on_operations(options, measured)
+    in_short = options.profile == "quick" and ALL in options.operation
+    selected = _on_operations(options, measured, in_turn=in_short)
     checks, lines = list(selected.checks), [f"operations: {selected.description}"]
     if options.oracle:
-        every_pair = options.profile != "quick" or ALL not in options.operation
-        by_oracles = oracle_checks.select_checks(options.oracle, selected, every_pair=every_pair)
+        by_oracles = oracle_checks.select_checks(options.oracle, selected, in_short=in_short)
         checks += by_oracles.checks
         lines.append(f"oracles: {by_oracles.description}")
     return Selected(checks=checks, lines=tuple(lines), measured=to_json(selected.outcomes))
 
 
-def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None) -> OnOperations:
+def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None, *, in_turn: bool) -> OnOperations:
     """Return the checks on operations; results not in ``measured`` are read from the plan file, or measured."""
     if measured is not None:
-        return select_checks(options.operation, options.profile, measured)
+        return select_checks(options.operation, options.profile, measured, in_turn=in_turn)
     with plan_file(options.plan, options.profile) as file:
+        select = partial(select_checks, options.operation, options.profile, in_turn=in_turn, keep=file.keep)
         try:
-            selected = select_checks(options.operation, options.profile, file.known, keep=file.keep)
+            return select(file.known)
         except MeasuredError as error:
             if options.plan is not None:
                 msg = f"--plan {options.plan}: {error}"
                 raise PlanFileError(msg) from error
-            selected = select_checks(options.operation, options.profile, keep=file.keep)
-    return selected
+            return select()
 
 
 def engine(options: RunOptions, device: torch.device, dtype: torch.dtype) -> OperationOracles:

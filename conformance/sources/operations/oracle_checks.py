@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gradconform.contract.check import Check
 from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from gradconform.fixtures.operations.cases import Judgeable
 from gradconform.fixtures.operations.edges.edge_sample import Edges, EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
 from gradconform.judge.gradients import gradients
@@ -100,22 +101,27 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
 }
 
 
-def select_checks(patterns: Sequence[str], operations: OnOperations, *, every_pair: bool = True) -> OnOracles:
+def select_checks(patterns: Sequence[str], operations: OnOperations, *, in_short: bool = False) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
-    The kit's own samples have ``every_pair`` of values of their dimensions, or else every value. Raises
+    The kit's own samples have every pair of values of their dimensions, and each of torch's is tried in every layout.
+    ``in_short``, the own ones have every value, and only the first of torch's is tried in layouts. Raises
     :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
     checks = [
-        _check(oracle, name, tuple(Trial(stages=(one.case,), program="F0 B0") for one in found))
+        _check(oracle, name, tuple(map(_trial, found[:1] if in_short and oracle == LAYOUT else found)))
         for oracle in names
         for name, outcomes in operations.outcomes.items()
         if oracle != EDGES and (found := [one for _, one in outcomes if not isinstance(one, str)])
     ]
     own = [plans()[name] for name in operations.outcomes if name in plans()] if EDGES in names else []
-    checks += [_check(EDGES, one.operation, (), one, every_pair=every_pair) for one in own]
+    checks += [_check(EDGES, one.operation, (), one, every_pair=not in_short) for one in own]
     return OnOracles(tuple(checks), tuple(names))
+
+
+def _trial(judgeable: Judgeable) -> Trial:
+    return Trial(stages=(judgeable.case,), program="F0 B0")
 
 
 def _check(

@@ -67,13 +67,15 @@ def select_checks(
     profile: Profile,
     measured: Mapping[str, Any] | None = None,
     *,
+    in_turn: bool = False,
     keep: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
-    Each sample is run to find out whether it can be judged. The entries in ``measured`` are not run again: a plan of
-    the same run wrote them (:func:`gradconform.fixtures.operations.measured.to_json`); ``keep`` gets each other one as
-    soon as it is measured. Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none,
+    With ``in_turn``, a sample is judged in B, or in I and W; otherwise in both. Each sample is run to find out whether
+    it can be judged. The entries in ``measured`` are not run again: a plan of the same run wrote them
+    (:func:`gradconform.fixtures.operations.measured.to_json`); ``keep`` gets each other one as soon as it is measured.
+    Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none,
     :class:`~gradconform.torch_releases.names.UnavailableError` if torch has no such lists, and
     :class:`~gradconform.exits.RunRefusedError` if the run's time budget is used up.
     """
@@ -95,7 +97,8 @@ def select_checks(
         samples += len(found)
         nodes |= frozenset[str]().union(*(one.nodes for one in found))
         if found:
-            checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", [one.case for one in found])
+            cases = [one.case for one in found]
+            checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", cases, in_turn=in_turn)
         else:
             untried.append(entry.name)
     return OnOperations(tuple(checks), len(named), samples, left_out, tuple(untried), frozenset(nodes), outcomes)
