@@ -2,5 +2,5 @@
 
 KIT_VERSION = "1.0.0"
 #: The newest contract version, used if a run names none, and the first.
-CONTRACT_VERSION = "1.2"
+CONTRACT_VERSION = "1.3"
 FIRST_VERSION = "1.0"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from gradconform.devices.tensor_facts import version_of
 from gradconform.trees import as_tuple, flattened, map_leaves
 
 from .autograd import AutogradAdapter, AutogradSession, pair_roots
@@ -239,15 +240,19 @@ def _saved(way: Literal["uncounted", "by parameter"] | None, parameters: Sequenc
     def pack(tensor: Tensor) -> Any:
         owner = owners.get(tensor.data_ptr()) if tensor.layout is torch.strided else None
         if owner is None or tensor.dtype is not owner.dtype or tensor.numel() != owner.numel():
-            return tensor.detach()
+            held = tensor.detach()
+            return held, version_of(held)
         return owner, tensor.shape, tensor.stride()
 
-    def unpack(held: Any) -> Tensor:
-        if isinstance(held, Tensor):
-            return held
-        owner, shape, strides = held
-        now: Tensor = owner.data.as_strided(shape, strides)
-        return now
+    def unpack(packed: Any) -> Tensor:
+        held, *form = packed
+        found: Tensor = held
+        if isinstance(held, nn.Parameter):
+            found = held.data.as_strided(*form)
+        elif way == "by parameter" and [version_of(held)] != form:
+            msg = "a saved tensor was written to"
+            raise RuntimeError(msg)
+        return found
 
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield

@@ -6,14 +6,28 @@ from gradconform.fixtures.programs import full_all_forwards_first, full_immediat
 from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 
-from .cases import FULL_LOSSES, LATER_STAGES, OLD_FULL_LOSSES, REENTRANT, SEED_SIZE, STAGES, draws, of, over
+from .cases import (
+    FULL_LOSSES,
+    LATER_STAGES,
+    NEWEST_STAGES,
+    OLD_FULL_LOSSES,
+    RARER_STAGES,
+    REENTRANT,
+    SEED_SIZE,
+    USUAL_STAGES,
+    draws,
+    of,
+    over,
+)
 from .check import Judge, family
 
 PROGRAM = full_immediate(2)
 
 
+@family("full.gradients", over(NEWEST_STAGES, PROGRAM), since="1.3")
 @family("full.gradients", over(LATER_STAGES, PROGRAM), since="1.1")
-@family("full.gradients", over((*STAGES, *REENTRANT), PROGRAM))
+@family("full.gradients", over(RARER_STAGES, PROGRAM), profile="full")
+@family("full.gradients", over((*USUAL_STAGES, *REENTRANT), PROGRAM))
 def gradient_driven() -> Judge:
     """B MUST return plain autograd's input gradients and accumulate its parameter gradients, on {stage}.
 

@@ -7,7 +7,20 @@ from gradconform.judge import gradients
 from gradconform.judge.bias import BIAS
 from gradconform.judge.refusal import right_or_refused
 
-from .cases import BUILDS, LATER_STAGES, OLD_SPLIT_LOSSES, REENTRANT, SEED_SIZE, SPLIT_LOSSES, STAGES, draws, of, over
+from .cases import (
+    BUILDS,
+    LATER_STAGES,
+    NEWEST_STAGES,
+    OLD_SPLIT_LOSSES,
+    RARER_STAGES,
+    REENTRANT,
+    SEED_SIZE,
+    SPLIT_LOSSES,
+    USUAL_STAGES,
+    draws,
+    of,
+    over,
+)
 from .check import Judge, family
 
 PROGRAM = split_deferred(2)
@@ -21,8 +34,10 @@ SEED = {
 }
 
 
+@family("split.gradients", over(NEWEST_STAGES, PROGRAM), since="1.3")
 @family("split.gradients", over(LATER_STAGES, PROGRAM), since="1.1")
-@family("split.gradients", over(STAGES, PROGRAM), seed=SEED)
+@family("split.gradients", over(RARER_STAGES, PROGRAM), profile="full")
+@family("split.gradients", over(USUAL_STAGES, PROGRAM), seed=SEED)
 def gradient_driven() -> Judge:
     """I MUST return plain autograd's input gradients, and W accumulate its parameter gradients, on {stage}.
 

@@ -306,18 +306,27 @@ _RARER = {
 }  # fmt: skip
 
 
-def _between(*, rarer: bool) -> dict[str, tuple[Trial, ...]]:
+def _between(*ways: str, rarer: bool) -> dict[str, tuple[Trial, ...]]:
     """Return the trials of writes by case and way, for profile standard or for full alone."""
     return {
         f"{case}-{way}": tuple(of(name, program.format(word)) for name in names)
         for case, (*names, word) in _BETWEEN.items()
         for way, program in _WAYS.items()
-        if (case, way) not in _LEFT_OUT and ((case, way) in _RARER) is rarer
+        if way in ways and (case, way) not in _LEFT_OUT and ((case, way) in _RARER) is rarer
     }
 
 
-@family("state.between", _between(rarer=False), needs=_IN_FLIGHT, since="1.1")
-@family("state.between", _between(rarer=True), needs=_IN_FLIGHT, profile="full", since="1.1")
+def _before_backward(trials: dict[str, tuple[Trial, ...]]) -> dict[str, tuple[Trial, ...]]:
+    """Return the trials of B, without the claims on I and W that contracts 1.1 and 1.2 ask for."""
+    return {case.removesuffix("-full"): several for case, several in trials.items()}
+
+
+@family("state.before_backward", _before_backward(_between("full", rarer=False)), since="1.3")
+@family("state.before_backward", _before_backward(_between("full", rarer=True)), profile="full", since="1.3")
+@family("state.between", _between("full", rarer=False), needs=_IN_FLIGHT, since="1.1", until="1.3")
+@family("state.between", _between("full", rarer=True), needs=_IN_FLIGHT, profile="full", since="1.1", until="1.3")
+@family("state.between", _between("input", "weight", rarer=False), needs=_IN_FLIGHT, since="1.1")
+@family("state.between", _between("input", "weight", rarer=True), needs=_IN_FLIGHT, profile="full", since="1.1")
 def between() -> Judge:
     """After a change of the caller in flight, an action MUST raise or give plain autograd's gradients, in {program}.
 

@@ -38,7 +38,7 @@ from .kept_process import KeptProcess
 from .lane import Lane
 from .main_grad import move_to_main_grad
 from .observation import UNKNOWN, Observation, Raised, Sight, Step
-from .process_state import Handed, settings, state_outside_torch
+from .process_state import Handed, changes_noted, settings, state_outside_torch
 from .returned_forms import GRADIENTS, named_grads, refuse_other_than_grads
 from .stage_changes import tie, write_over
 from .stage_inputs import args_of, grads_of
@@ -156,6 +156,7 @@ class _Run:
         self.streams = log if log is not NO_LOG and isinstance(log, SeesStreams) else None
         self.reads = CallerReads()
         self.before = state_outside_torch() if "state" in self.trial.watch else {}
+        self.changes: dict[str, Any] = {}
 
     def observe(self, known: Mapping[int, Step]) -> tuple[str, ...]:
         """Run the program, whose ``known`` steps were seen before; return the names of gradients that changed later."""
@@ -307,7 +308,8 @@ class _Run:
         return call_in(self.trial.modes, kind, self.materials.device, partial(self._logged, call, *args))
 
     def _logged(self, call: Callable[..., Any], *args: Any) -> Any:
-        with self.log, self.alone:  # in the thread that runs it
+        noted = changes_noted(self.materials.device, self.changes) if "state" in self.trial.watch else NO_LOG
+        with noted, self.log, self.alone:  # in the thread that runs it
             return call(*args)
 
     def _forward(self, lane: Lane, mb: int, sight: Sight) -> None:
@@ -479,7 +481,8 @@ class _Run:
     def _look_around(self, lane: Lane, sight: Sight, stored: Mapping[str, Tensor | None]) -> None:
         """Record the state that an action must not change."""
         around = Surroundings.of(lane.named, lane.args, lane.output_grads)
-        process = settings(self.materials.device, self.before)
+        process = settings(self.materials.device, self.before) | self.changes
+        self.changes.clear()
         earlier = sight.known.state, lane.state
         lane.state = around.state(self.materials.device, lane.passed_objects(), *earlier, process=process)
         sight.seen.update(

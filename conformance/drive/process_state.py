@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -9,7 +10,7 @@ import pickle
 import random
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -105,6 +106,18 @@ def settings(device: torch.device, before: Mapping[str, Any] = MappingProxyType(
         "default hooks on saved tensors": hooks_on_saved_tensors(),
         **_since(before),
     }
+
+
+@contextlib.contextmanager
+def changes_noted(device: torch.device, changes: dict[str, Any]) -> Iterator[None]:
+    """Put into ``changes`` what happens to each setting here: the end of a mode hides what a call in it changed."""
+    before = settings(device)
+    try:
+        yield
+    finally:
+        for name, now in settings(device).items():
+            changed = f"{now} instead of {before[name]}"
+            changes[f"{name} in the modes of the call"] = AS_BEFORE if now == before[name] else changed
 
 
 def _autocast(device_type: str) -> bool | None:

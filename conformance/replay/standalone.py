@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from gradconform.drive.caller_acts import evaluate
 from gradconform.drive.gradient_hooks import GradientHooks
-from gradconform.drive.process_state import Handed, left_on, settings, state_outside_torch
+from gradconform.drive.process_state import Handed, changes_noted, left_on, settings, state_outside_torch
 from gradconform.drive.receive_buffers import ReceiveBuffers, tracked
 from gradconform.drive.stage_changes import (
     change_in_place,
@@ -78,8 +78,8 @@ def loss_of(outputs: Any, target: Any) -> Tensor:
 class InModes:
     """Makes every call of a session in the process modes of the trial."""
 
-    def __init__(self, plain: Any) -> None:
-        self.plain = plain
+    def __init__(self, plain: Any, changes: dict[str, Any]) -> None:
+        self.plain, self.changes = plain, changes
 
     def forward(self, *given: Any) -> Any:
         return self.called("F", self.plain.forward, *given)
@@ -98,7 +98,11 @@ class InModes:
         return getattr(self.plain, name)
 
     def called(self, kind: str, call: Callable[..., Any], *given: Any) -> Any:
-        return call_in(IN_MODES, kind, torch.device(DEVICE), partial(call, *given))
+        return call_in(IN_MODES, kind, torch.device(DEVICE), partial(self.noted, call, *given))
+
+    def noted(self, call: Callable[..., Any], *given: Any) -> Any:
+        with changes_noted(torch.device(DEVICE), self.changes):
+            return call(*given)
 
 
 class Lane:
@@ -127,6 +131,7 @@ class Lane:
             self.one_grad: Any = None
         if UPSTREAM:
             self.upstream = UpstreamGraph()
+        self.changes: dict[str, Any] = {}
         self.calls: list[tuple[str, str, Any]] = []
         self.handles: list[Any] = []
         if "what the process is set to:" in COMPARED:
@@ -146,7 +151,7 @@ class Lane:
         else:
             self.start_functions()
         if IN_MODES:
-            self.session = InModes(self.session)
+            self.session = InModes(self.session, self.changes)
 
     def reopen(self) -> None:
         if ADAPTER:
@@ -310,6 +315,11 @@ class Lane:
         kept = {f"the list of output gradients of micro-batch {mb}": one.unchanged for mb, one in self.handed.items()}
         return kept | left_on(self.args)
 
+    def process(self) -> dict[str, Any]:
+        changes = dict(self.changes)
+        self.changes.clear()
+        return settings(torch.device(DEVICE), self.before) | changes
+
     def arg_grads(self, mb: int) -> dict[int, Any]:
         grads = [arg.grad if isinstance(arg, Tensor) and arg.is_leaf else None for arg in self.args[mb]]
         copied: dict[int, Any] = copy(dict(enumerate(grads)))
@@ -389,7 +399,7 @@ SEEN: dict[str, Callable[[Lane, str, int], Any]] = {
         name: grad.requires_grad for name, grad in lane.stored().items() if grad is not None
     },
     "strides of the gradient of": lambda lane, *_: lane.strides(),
-    "what the process is set to:": lambda lane, *_: settings(torch.device(DEVICE), lane.before),
+    "what the process is set to:": lambda lane, *_: lane.process(),
     "as handed over:": lambda lane, *_: lane.passed_objects(),
     ".grad of input": lambda lane, kind, mb: lane.arg_grads(mb) if kind in {"B", "I"} and mb in lane.args else {},
     "calls of the tensor hook of": lambda lane, *_: lane.counted("tensor"),

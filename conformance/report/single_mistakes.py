@@ -1,7 +1,8 @@
 """Single mistakes that explain several causes, the one that explains most first.
 
 A result lists the mistakes that explain its findings: the findings disappear if plain autograd makes the same mistake.
-A mistake is reported if it explains checks of several causes; unexplained findings keep their own causes.
+A mistake is reported if it explains checks of several causes, or all causes of one check; unexplained findings keep
+their own causes.
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradconform.diagnosis.cause import Mistake
 from gradconform.results import Place, Result
 
 from .by_cause import FailureGroup, Gone, by_cause, cause_of, groups, smallest_of
 
-#: The least number of checks in which a mistake must explain something.
+#: The least number of checks, or of causes of one check, that a mistake must explain.
 _LEAST = 2
+
+#: Kinds of mistakes that only a check shows in which the caller changes a value in flight.
+_OF_CHANGES = {
+    one.name.lower() for one in (Mistake.FORWARD_RUNS_AGAIN, Mistake.WRITES_UNCOUNTED, Mistake.WEIGHTS_OF_NOW)
+}
 
 #: A mistake as its kind, its place and its factors.
 _Key = tuple[str, tuple[str, ...], tuple[float, ...]]
@@ -26,11 +33,15 @@ _Open = Mapping[Place, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """A mistake as text, the results with the findings that it explains, and how many more causes disappear."""
+    """A mistake as text, the results with the findings that it explains, and how many more causes disappear.
+
+    ``ends_others``: it also explains findings of other causes, whole or in part.
+    """
 
     text: str
     results: tuple[Result, ...]
     gone: int
+    ends_others: bool
 
 
 def causes_of(failed: Sequence[Result], levels: Sequence[str] = ("MUST", "SHOULD")) -> list[FailureGroup]:
@@ -51,7 +62,7 @@ def _as_cause(one: _Explained, level: str) -> FailureGroup:
     shown = cause_of([part for key, parts in groups(own).items() if key in first for part in parts])
     others = {result.check for result in own} - set(shown.checks)
     should = {result.check for result in one.results} - {result.check for result in own}
-    gone = Gone(one.gone, len(others), len(should))
+    gone = Gone(one.gone, len(others), len(should)) if one.ends_others else None
     return replace(shown, results=tuple(own), likely=one.text, needs="", gone=gone)
 
 
@@ -68,8 +79,9 @@ def _mistakes(failed: Sequence[Result]) -> tuple[list[_Explained], list[Result]]
         parts = [_part(results[place], numbers) for place, numbers in explained.items()]
         largest = _largest(parts)
         gone = len(_groups(results, open_) - _groups(results, after) - {largest})
-        if gone or any((part.level, *key) != largest for part in parts for key in groups([part])):
-            found.append(_Explained(text, tuple(parts), gone))
+        ends_others = gone > 0 or any((part.level, *one) != largest for part in parts for one in groups([part]))
+        if ends_others or key[0] in _OF_CHANGES:
+            found.append(_Explained(text, tuple(parts), gone, ends_others))
             open_ = after
     left = [_part(one, open_[place]) for place, one in results.items() if open_[place] or not one.findings]
     return found, left
@@ -86,10 +98,20 @@ def _best(
             if key not in tried and numbers & open_[place]:
                 explained.setdefault(key, {})[place] = numbers & open_[place]
                 texts[key] = text
-    several = [key for key, of in explained.items() if len(of) >= _LEAST]
+    several = [
+        key
+        for key, of in explained.items()
+        if len(of) >= _LEAST or any(_is_enough(key, results[place], numbers) for place, numbers in of.items())
+    ]
     most = {key: sum(map(len, explained[key].values())) for key in several}
     best = max(several, key=lambda key: (most[key], -len(key[1])), default=None)
     return None if best is None else (best, texts[best], explained[best])
+
+
+def _is_enough(key: _Key, result: Result, numbers: frozenset[int]) -> bool:
+    """Return whether a mistake explains all findings of a result, which has several causes or shows this kind best."""
+    shown = key[0] in _OF_CHANGES or len(groups([result])) >= _LEAST
+    return shown and len(numbers) == len(result.findings)
 
 
 def _explained(result: Result) -> Iterator[tuple[_Key, str, frozenset[int]]]:

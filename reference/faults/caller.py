@@ -150,7 +150,7 @@ def _is_among(tensor: Tensor, others: Sequence[Any]) -> bool:
     return any(isinstance(one, Tensor) and one.data_ptr() == tensor.data_ptr() for one in others)
 
 
-@fault("state.between.argument-full", "state.between.argument-weight", cause="writes_uncounted")
+@fault("state.before_backward.argument", "state.between.argument-weight", cause="writes_uncounted")
 @alters(with_session)
 class WritesToArgumentsUncounted(_Uncounted):
     """Saved arguments are kept without a copy, around autograd's count of writes."""
@@ -159,7 +159,7 @@ class WritesToArgumentsUncounted(_Uncounted):
         return _is_among(tensor, args)
 
 
-@fault("state.between.weight-*", cause="writes_uncounted")
+@fault("state.before_backward.weight", "state.between.weight-*", cause="writes_uncounted")
 @alters(with_session)
 class WritesToWeightsUncounted(_Uncounted):
     """Saved weights are kept without a copy, around autograd's count of writes."""
@@ -169,7 +169,7 @@ class WritesToWeightsUncounted(_Uncounted):
         return _is_among(tensor, list(self._stage.parameters()))
 
 
-@fault("state.between.output-*", cause="writes_uncounted")
+@fault("state.before_backward.output", cause="writes_uncounted")
 @alters(with_session)
 class WritesToOutputsUncounted(_Uncounted):
     """Saved results are kept without a copy, around autograd's count of writes."""
@@ -178,7 +178,7 @@ class WritesToOutputsUncounted(_Uncounted):
         return not _is_among(tensor, [*args, *self._stage.parameters()])
 
 
-@fault("state.between.argument-full", "state.between.weight-full", cause="forward_runs_again")
+@fault("state.before_backward.argument", "state.before_backward.weight", cause="forward_runs_again")
 @alters(with_session)
 class ForwardAgainBeforeTheBackward(FunctionsSession):
     """The backward starts from a second forward on the same arguments."""
@@ -197,7 +197,7 @@ class ForwardAgainBeforeTheBackward(FunctionsSession):
         return super().backward_input(mb, output_grads)
 
 
-@fault("state.between.data-full", cause="weights_of_now")
+@fault("state.before_backward.data", cause="weights_of_now")
 @alters(with_session)
 class WeightsSavedByTheirParameter(FunctionsSession):
     """A saved weight is kept as a reference to its parameter, and the backward reads the parameter's memory of then."""
@@ -238,7 +238,7 @@ class OtherMemoryEndsTheMicroBatch(FunctionsSession):
             return super().backward_weight(mb)
 
 
-@fault("state.between.data-full", "state.between.data-weight", cause="scaled")
+@fault("state.before_backward.data", "state.between.data-weight", cause="scaled")
 @alters(with_session)
 class GradientsScaledByTheWeightsOfNow(FunctionsSession):
     """Gradients are divided by the norm of the weights that their forward had, and multiplied by that of now."""

@@ -68,6 +68,17 @@ class _Linear(nn.Linear):
         return cast("Tensor", found)
 
 
+def _with_layers(kind: type[nn.Module], own: type[nn.Module], **attributes: Any) -> Target:
+    """Return a target whose layers of a kind are ``own`` ones, with the attributes."""
+
+    class Session(FunctionsSession):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            swap(self._stage, kind, own, **attributes)
+
+    return with_session(Session)
+
+
 def _with_linears(ways: Callable[[], _Ways]) -> Target:
     """Return a target whose Linears compute in other ways, made for each session."""
 
@@ -84,6 +95,68 @@ def _with_linears(ways: Callable[[], _Ways]) -> Target:
 def conjugated_only_with_a_bias(grad: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The input gradient of a Linear without a bias is computed with the weight, not with its conjugate."""
     return grad @ (weight if bias is None else weight.conj())
+
+
+@fault("*.gradients.layer-arguments", cause="never_accumulated")
+def weight_without_a_bias_left_out() -> Target:
+    """A Linear without a bias has no graph if its input needs no gradient."""
+
+    class Linear(_Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+            needed = input.requires_grad or self.bias is not None
+            return super().forward(input) if needed else super().forward(input).detach()
+
+    return _with_layers(nn.Linear, Linear, ways=_Ways())
+
+
+@fault("*.gradients.layer-arguments", raises=True)
+def rows_of_rows_returned_as_a_view() -> Target:
+    """A Linear of three dimensions returns a view of a Function's result, which nobody can write to in place."""
+
+    class Rows(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+            ctx.save_for_backward(x, weight)
+            return torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight.t()).view(*x.shape[:-1], -1)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            (grad,) = grads
+            x, weight = ctx.saved_tensors
+            rows = grad.reshape(-1, grad.shape[-1])
+            return grad @ weight.conj(), _of_weight(rows, x.reshape(-1, x.shape[-1])), rows.sum(0)
+
+    class Linear(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
+            alike = input.dtype == self.weight.dtype and not torch.is_autocast_enabled(input.device.type)
+            if input.dim() != 3 or self.bias is None or not alike:
+                return super().forward(input)
+            found: Any = Rows.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call] # torch's
+            return cast("Tensor", found)
+
+    return _with_layers(nn.Linear, Linear)
+
+
+@fault("*.gradients.layer-arguments")
+def padding_trained() -> Target:
+    """An embedding of its own gives the row at the padding index a gradient."""
+    return _with_embeddings(padded=False, counted=True)
+
+
+@fault("*.gradients.layer-arguments")
+def counts_of_rows_ignored() -> Target:
+    """An embedding of its own does not divide gradients by how often a row is read, as its argument asks."""
+    return _with_embeddings(padded=True, counted=False)
+
+
+def _with_embeddings(*, padded: bool, counted: bool) -> Target:
+    class Embedding(nn.Embedding):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Embedding's own name)
+            padding = self.padding_idx if padded else None
+            frequent = self.scale_grad_by_freq and counted
+            return nn.functional.embedding(input, self.weight, padding, scale_grad_by_freq=frequent, sparse=self.sparse)
+
+    return _with_layers(nn.Embedding, Embedding)
 
 
 @fault("counts.gradients.rows-1537-*", cause="rows_left_out")

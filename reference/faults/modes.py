@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,37 @@ class StagePutIntoTrainingMode(FunctionsSession):
     def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
         self._stage.train()
         return super().forward(mb, args, target)
+
+
+@fault("*.gradients.frozen-norm", cause="training_mode")
+@alters(with_session)
+class SubmodulesPutIntoTheModeOfTheStage(FunctionsSession):
+    """A forward of a stage in training mode puts all its submodules into training mode."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        self._stage.train(self._stage.training)
+        return super().forward(mb, args, target)
+
+
+@fault("*.gradients.frozen-norm")
+@alters(with_session)
+class SubmodulesInTrainingModeAfterABackward(FunctionsSession):
+    """B and I put the stage into evaluation mode, and then back into its own, with its submodules."""
+
+    def backward(self, mb: int, output_grads: Any) -> Grads:
+        with self._evaluating():
+            return super().backward(mb, output_grads)
+
+    def backward_input(self, mb: int, output_grads: Any) -> Grads:
+        with self._evaluating():
+            return super().backward_input(mb, output_grads)
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        mode = self._stage.training
+        self._stage.eval()
+        yield
+        self._stage.train(mode)
 
 
 @fault(

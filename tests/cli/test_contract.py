@@ -62,13 +62,13 @@ def two(contract_of: Callable[..., None]) -> None:
 def test_freeze_writes_the_file_and_prints_the_changes(command: Command) -> None:
     done = command("contract", "--freeze")
     assert (done.code, done.err) == (0, "")
-    path = frozen.file_of("1.2")
+    path = frozen.file_of("1.3")
     assert_expected_inline(
-        done.out.replace(str(path), "1.2.json"),
+        done.out.replace(str(path), "1.3.json"),
         """\
 added: split.gradients.lstm
 added: the stage lstm
-1.2.json: contract 1.2, 2 checks on 2 stages; 2 added, 0 gone, 0 changed
+1.3.json: contract 1.3, 2 checks on 2 stages; 2 added, 0 gone, 0 changed
 """,
     )
     assert command("contract", "--freeze").last.endswith("; 0 added, 0 gone, 0 changed")
@@ -82,7 +82,7 @@ def test_a_released_version_does_not_change(command: Command) -> None:
     contract.checks_of.cache_clear()
     refused = command("contract", "--freeze")
     assert (refused.code, refused.out) == (2, "")
-    assert "contract 1.2 was released on 2027-01-10 and changes no more" in refused.err
+    assert "contract 1.3 was released on 2027-01-10 and changes no more" in refused.err
     assert "gone: full.gradients.mlp" in refused.err
 
 

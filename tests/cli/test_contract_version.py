@@ -22,9 +22,9 @@ OLD = ("--contract", "0.9", "--profile", "full")
 
 @pytest.fixture(autouse=True)
 def _two_versions(contract_of: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract 0.9 has a check that contract 1.2 has no more, and contract 1.2 has one of its own."""
+    """Contract 0.9 has a check that contract 1.3 has no more, and contract 1.3 has one of its own."""
     stays, left, new = (areas.CHECKS[name] for name in (STAYS, LEFT, NEW))
-    contract_of([replace(stays, since="0.9"), replace(left, since="0.9", until="1.2"), new])
+    contract_of([replace(stays, since="0.9"), replace(left, since="0.9", until="1.3"), new])
     monkeypatch.chdir(tmp_path)
 
 
@@ -46,15 +46,15 @@ def test_run_uses_the_checks_of_the_requested_version(command: Command) -> None:
 
 def test_the_default_is_the_newest_version(command: Command) -> None:
     report = report_of(command, "--profile", "full")
-    assert report["contract"] == report["options"]["contract"] == "1.2"
+    assert report["contract"] == report["options"]["contract"] == "1.3"
     assert sorted(result["check"] for result in report["results"]) == [NEW, STAYS]
 
 
 def test_an_unknown_version_is_refused_before_work_starts(command: Command) -> None:
     done = command("run", "no.such.target", "--contract", "0.8")
     assert (done.code, done.out) == (2, "")
-    assert "argument --contract: unknown contract version '0.8'; expected one of 0.9, 1.2" in done.err
-    with pytest.raises(SelectionError, match=r"unknown contract version '0.8'; expected one of 0.9, 1.2"):
+    assert "argument --contract: unknown contract version '0.8'; expected one of 0.9, 1.3" in done.err
+    with pytest.raises(SelectionError, match=r"unknown contract version '0.8'; expected one of 0.9, 1.3"):
         gradconform.check_stage_backward("no.such.target", contract="0.8")
 
 
@@ -69,7 +69,7 @@ def test_pytest_runs_the_requested_version(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["2 of 2 checks of contract 0.9, profile full, ran*"])
     refused = pytester.runpytest("--gradconform=autograd", "--gradconform-contract=0.8")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*unknown contract version '0.8'; expected one of 0.9, 1.2*"])
+    refused.stderr.fnmatch_lines(["*unknown contract version '0.8'; expected one of 0.9, 1.3*"])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_removed_check_is_replayed_in_the_version_that_has_it(command: Command
     assert command("replay", LEFT, "autograd", "--contract", "0.9").last.startswith(f"{LEFT}: passed")
     done = command("replay", LEFT, "autograd")
     assert (done.code, done.out) == (2, "")
-    assert f"contract 1.2 has no check {LEFT!r}" in done.err
+    assert f"contract 1.3 has no check {LEFT!r}" in done.err
 
 
 def test_compare_refuses_two_versions_unless_intersection_is_set(command: Command) -> None:
@@ -123,7 +123,7 @@ def test_compare_refuses_two_versions_unless_intersection_is_set(command: Comman
     report_of(command, "--profile", "full")
     done = command("compare", "old.json", "report.json")
     assert done.code == 2
-    assert ".json: the reports use different contracts, BASE 0.9 and NEW 1.2" in done.err
+    assert ".json: the reports use different contracts, BASE 0.9 and NEW 1.3" in done.err
     assert command("compare", "old.json", "report.json", "--intersection").code == 0
 
 

@@ -49,7 +49,7 @@ def test_contract_operations_and_blocks_are_one_run_with_one_verdict(command: Co
     assert checks[len(checks) - len(beside) :] == [one for one in checks if one.partition(".")[0] in beside]
     assert list(dict.fromkeys(beside)) == ["ops", "blocks", "settings", "faults"]
     assert done.last == f"cpu is right in all {len(checks)} checks that it supports in float32"
-    assert "of contract 1.2, profile quick, and beside it" in done.out
+    assert "of contract 1.3, profile quick, and beside it" in done.out
     assert "devices: 1 of 1 right" in done.out
     assert "checks that it supports in float32; 1 of 1 known faults found" in " ".join(done.out.split())
     page = Path("cpu.html").read_text(encoding="utf-8")

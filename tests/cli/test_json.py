@@ -21,7 +21,7 @@ def test_the_report_is_written_as_json(command: Command, tmp_path: Path) -> None
     done = command("run", "torch", "--checks", "split.gradients.output-view", "--json", str(path))
     report = json.loads(path.read_text(encoding="utf-8"))
     assert (done.code, report["verdict"], report["conforms"]) == (1, "does not conform", False)
-    assert (report["schema"], report["schema_version"], report["contract"]) == (SCHEMA, SCHEMA_VERSION, "1.2")
+    assert (report["schema"], report["schema_version"], report["contract"]) == (SCHEMA, SCHEMA_VERSION, "1.3")
     assert report["profile"] == "standard"
     assert report["target"]["name"] == "torch"
     assert report["summary"]["planned"] == report["summary"]["failed"] == 1

@@ -44,7 +44,7 @@ def test_a_larger_profile_includes_the_smaller_profiles(command: Command) -> Non
 def test_list_json_has_the_fields_of_each_check(command: Command) -> None:
     listed = json.loads(command("list", "--checks", "full.loss.mlp", "--json").out)
     (check,) = listed["checks"]
-    assert listed["contract"] == "1.2"
+    assert listed["contract"] == "1.3"
     assert {key: check[key] for key in ("id", "level", "profile", "stages", "programs", "seed")} == {
         "id": "full.loss.mlp",
         "level": "MUST",
@@ -58,21 +58,21 @@ def test_list_json_has_the_fields_of_each_check(command: Command) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_each_line_fits_the_width(width: int) -> None:
-    told = list(map(str, lines(list(FROZEN.values()), width, contract="1.2", profile="full", manifest=len(CHECKS))))
+    told = list(map(str, lines(list(FROZEN.values()), width, contract="1.3", profile="full", manifest=len(CHECKS))))
     assert [line for line in told if len(line) > width] == []
-    assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.2, profile full"
+    assert told[-1] == f"{len(CHECKS)} of {len(CHECKS)} checks of contract 1.3, profile full"
 
 
 def test_on_a_terminal_each_check_is_followed_by_its_requirement() -> None:
     check = FROZEN["full.gradients.mlp"]
     assert_expected_inline(
-        "\n".join(map(str, lines([check], 80, contract="1.2", profile="full", manifest=1))),
+        "\n".join(map(str, lines([check], 80, contract="1.3", profile="full", manifest=1))),
         """\
 ================================ full: 1 check =================================
 full.gradients.mlp  MUST, quick, needs full, mid_stage
     B MUST return plain autograd's input gradients and accumulate its parameter
     gradients, on stage mlp (an MLP with biases).
-1 of 1 checks of contract 1.2, profile full""",
+1 of 1 checks of contract 1.3, profile full""",
     )
 
 

@@ -31,7 +31,7 @@ ops.full.linalg.cholesky_ex[cpu-float32]  MUST
 ops.split.linalg.cholesky_ex[cpu-float32]  MUST
 ops.full.nn.SiLU[cpu-float32]  MUST
 ops.split.nn.SiLU[cpu-float32]  MUST
-6 of 6 extra checks beside contract 1.2 would run
+6 of 6 extra checks beside contract 1.3 would run
 """,
     )
 

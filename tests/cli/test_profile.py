@@ -13,7 +13,7 @@ Command = Callable[..., Any]
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_report_names_the_profile(command: Command, profile: str) -> None:
     done = command("run", "autograd", "--profile", profile, "--checks", "full.gradients.mlp")
-    assert f"checks of contract 1.2, profile {profile}, ran" in done.out
+    assert f"checks of contract 1.3, profile {profile}, ran" in done.out
 
 
 def test_the_default_is_standard(command: Command) -> None:

@@ -50,7 +50,7 @@ def test_a_cause_is_reported_with_its_smallest_check(command: Command) -> None:
     and 3 more checks
     reproduce: gradconform replay full.loss.mlp halved.py
 causes verified on 3 of 4 explained failures; the others fail alike
-4 of 1300 checks of contract 1.2, profile standard, ran; 1296 not selected
+4 of 1300 checks of contract 1.3, profile standard, ran; 1296 not selected
 halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )
@@ -84,7 +84,7 @@ def test_q_prints_one_line_per_cause_and_how_to_see_the_first_in_full_and_qq_onl
 [1]      4  scaled by 0.5: after B, an input gradient has a wrong value
 reproduce [1]: gradconform replay full.loss.mlp halved.py
 
-4 of 1300 checks of contract 1.2, profile standard, ran; 1296 not selected
+4 of 1300 checks of contract 1.3, profile standard, ran; 1296 not selected
 halved.py does NOT conform: 4 MUST failed; the contract was not run in full
 """,
     )

@@ -41,14 +41,14 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
 @pytest.mark.parametrize(
     ("expected", "run"),
     [
-        ("thing 1.2 conforms to contract 1.2 in profile full: 1 of 1 checks passed", report(result("a.b.c"))),
+        ("thing 1.2 conforms to contract 1.3 in profile full: 1 of 1 checks passed", report(result("a.b.c"))),
         (
-            "thing 1.2 conforms in part to contract 1.2 in profile full: 3 of 4 checks passed; not claimed: rng",
+            "thing 1.2 conforms in part to contract 1.3 in profile full: 3 of 4 checks passed; not claimed: rng",
             report(*map(result, ("a.b.c", "a.b.d", "a.b.e")), result("a.b.f", "unsupported", unclaimed=("rng",))),
         ),
         (
             (
-                "thing 1.2 conforms in part to contract 1.2 in profile full: 3 of 4 checks passed; split "
+                "thing 1.2 conforms in part to contract 1.3 in profile full: 3 of 4 checks passed; split "
                 "backward not tested; 1 optional check skipped; 1 that plain autograd cannot run here"
             ),
             report(
@@ -59,7 +59,7 @@ ERROR = result("a.b.e", "error", kind="kit", message="the kit failed: Traceback\
             ),
         ),
         (
-            "thing 1.2 conforms to contract 1.2 in profile full: 1 of 2 checks passed; 1 SHOULD failed",
+            "thing 1.2 conforms to contract 1.3 in profile full: 1 of 2 checks passed; 1 SHOULD failed",
             report(result("a.b.c"), SHOULD),
         ),
         ("thing 1.2 does NOT conform: 1 SHOULD failed", report(result("a.b.c"), SHOULD, strict=True)),
@@ -205,7 +205,7 @@ def test_an_error_of_the_kit_is_reported_with_its_traceback_and_its_check() -> N
       KeyError: 'x'
     reproduce: gradconform replay a.b.e thing
 
-0 of 1 checks of contract 1.2, profile full, ran
+0 of 1 checks of contract 1.3, profile full, ran
 thing 1.2: error: kit: 1 check could not be judged""",
     )
 
@@ -224,6 +224,6 @@ def test_a_failure_in_two_dtypes_is_reported_once() -> None:
       - weight, after W0: worst at [0]
     reproduce: gradconform replay a.b.c thing
 
-2 of 2 checks of contract 1.2, profile full, ran
+2 of 2 checks of contract 1.3, profile full, ran
 thing 1.2 does NOT conform: 2 MUST failed""",
     )

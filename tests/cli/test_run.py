@@ -18,7 +18,7 @@ def test_a_conforming_target_gives_0_and_the_verdict_is_last(command: Command) -
     count = re.fullmatch(r"(\d+) of \1 checks of contract 1\.2, profile quick, ran", done.out.splitlines()[-2])
     assert count is not None
     passed = f"{count[1]} of {count[1]} checks passed"
-    assert done.last == f"reference-split 1.0.0 conforms to contract 1.2 in profile quick: {passed}"
+    assert done.last == f"reference-split 1.0.0 conforms to contract 1.3 in profile quick: {passed}"
 
 
 def test_a_non_conforming_target_gives_1_and_every_failed_check_is_named(command: Command) -> None:

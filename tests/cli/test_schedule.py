@@ -32,13 +32,13 @@ def test_a_schedule_file_is_judged_instead_of_the_contract(command: Command, zbv
         """\
 gradconform 1.0.0 judges reference-split 1.0.0
 on        My ZBV: 2 ranks, 4 stages, 3 micro-batches
-checks    extra checks beside contract 1.2: 1 check on cpu float32, seed 20
+checks    extra checks beside contract 1.3: 1 check on cpu float32, seed 20
 
 schedule     1 of 1    1 passed
 
 1 of the 1 passed checks that compare values are bit-equal to plain autograd
-1 of 1 extra checks beside contract 1.2 ran
-reference-split 1.0.0: 1 of 1 check passed; no verdict on contract 1.2, which was not run
+1 of 1 extra checks beside contract 1.3 ran
+reference-split 1.0.0: 1 of 1 check passed; no verdict on contract 1.3, which was not run
 """,
     )
 
@@ -86,7 +86,7 @@ def test_a_wrong_backward_fails_on_a_schedule_file(
     done = command("run", "backward.py", "--schedule", zbv.name)
     assert done.code == 1
     assert "likely cause: micro-batch 0 missing" in " ".join(done.out.split()) or "got None" in done.out
-    assert done.last.endswith(": 1 of 1 check failed; no verdict on contract 1.2, which was not run")
+    assert done.last.endswith(": 1 of 1 check failed; no verdict on contract 1.3, which was not run")
 
 
 def test_a_target_without_a_feature_of_the_schedule_is_incomplete(

@@ -88,13 +88,13 @@ def test_a_user_stage_is_judged_instead_of_the_contract(command: Command, model:
         re.sub(r"0\.0\d+(?= of its bound)", "0.06", printed),  # processors round in different ways
         """\
 gradconform 1.0.0 judges reference-split 1.0.0
-checks    extra checks beside contract 1.2: 36 checks on cpu float32, seed 20
+checks    extra checks beside contract 1.3: 36 checks on cpu float32, seed 20
 
 stage    36 of 36   36 passed
 
 27 of the 27 passed checks that compare values are bit-equal to plain autograd
-36 of 36 extra checks beside contract 1.2 ran
-reference-split 1.0.0: 36 of 36 checks passed; no verdict on contract 1.2, which was not run
+36 of 36 extra checks beside contract 1.3 ran
+reference-split 1.0.0: 36 of 36 checks passed; no verdict on contract 1.3, which was not run
 """,
     )
     assert model.is_dir()

@@ -88,7 +88,7 @@ def test_the_workflow_runs_on_the_main_branch_and_pull_requests(repository: Call
     job = made.happens("push", "main", RIGHT)["stage-backward"]
     assert job.failed == [], job.logs
     assert set(job.outcomes.values()) == {"success"}
-    assert re.search("mypackage.backward .*conforms to contract 1.2 in profile quick", job.summary)
+    assert re.search("mypackage.backward .*conforms to contract 1.3 in profile quick", job.summary)
     assert NOTHING in job.summary
     assert {path.name for path in (made.hub.artifacts / "gradconform").iterdir()} == FILES
     assert len(made.hub.caches) == 1
@@ -113,7 +113,7 @@ def test_the_workflow_compares_with_the_report_of_the_main_branch(repository: Ca
 
     job = made.happens("pull_request", "less", LESS)["stage-backward"]
     assert job.failed == ["Compare"]
-    assert "conforms in part to contract 1.2" in job.summary
+    assert "conforms in part to contract 1.3" in job.summary
     assert "### Judged before, unsupported now: " in job.summary
 
     job = made.happens("push", "as-good", RIGHT)["stage-backward"]

@@ -88,17 +88,34 @@ def test_contract_1_2_has_the_checks_of_1_1_and_another_profile_quick() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_contract_1_3_has_1594_checks_and_1300_without_profile_full() -> None:
+    held, before = frozen.frozen("1.3"), frozen.frozen("1.2")
+    assert held is not None
+    assert before is not None
+    assert len(held.checks) == 1594
+    assert sum(check.profile != "full" for check in held.checks.values()) == 1300
+    assert sum(check.profile == "quick" for check in held.checks.values()) == 150
+    assert {*held.checks} - {*before.checks} == {
+        *(f"{way}.gradients.{stage}" for way in ("full", "split") for stage in ("frozen-norm", "layer-arguments")),
+        *(f"state.before_backward.{case}" for case in ("argument", "data", "frozen", "output", "weight")),
+    }
+    assert {*before.checks} - {*held.checks} == {
+        f"state.between.{case}-full" for case in ("argument", "data", "frozen", "output", "weight")
+    }
+    assert {name for name, one in held.checks.items() if one.profile == "full" and name in before.checks} - {
+        name for name, one in before.checks.items() if one.profile == "full"
+    } == {f"{way}.gradients.{stage}" for way in ("full", "split") for stage in ("group-norm", "mlp-no-bias")}
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_a_check_has_the_profile_that_the_file_of_its_version_says(version: str) -> None:
     held = frozen.frozen(version)
     assert held is not None
     assert {name: one.profile for name, one in checks_of(version).items()} == {
         name: one.profile for name, one in held.checks.items()
     }
-    assert "split.loss.two-inputs" in checks_of(version)
-    assert (checks_of(version)["split.loss.two-inputs"].profile, checks_of()["split.loss.two-inputs"].profile) == (
-        "quick", "standard",
-    )  # fmt: skip
+    moved = "full.gradients.group-norm" if version == "1.2" else "split.loss.two-inputs"
+    assert checks_of(version)[moved].profile != checks_of()[moved].profile
 
 
 #: What contract 1.0 tests, from its first freeze on: a digest of everything but sentences.
@@ -150,10 +167,10 @@ def test_a_new_stage_of_the_zoo_is_not_added_to_a_version() -> None:
 
 def changed(**changes: Any) -> str:
     """Say what is told of a version in which one of two checks has changed, or is another."""
-    before = as_it_is("1.2")
+    before = as_it_is("1.3")
     areas.CHECKS[GRADIENTS.id] = replace(areas.CHECKS[GRADIENTS.id], **changes)
     checks_of.cache_clear()
-    return "\n".join(differences(before, as_it_is("1.2")))
+    return "\n".join(differences(before, as_it_is("1.3")))
 
 
 @pytest.fixture
@@ -198,12 +215,12 @@ def test_a_trial_with_other_inputs_or_watches_is_a_change(fed: dict[str, Any]) -
 
 @pytest.mark.usefixtures("two")
 def test_added_and_removed_checks_are_reported_with_their_stages() -> None:
-    before = as_it_is("1.2")
+    before = as_it_is("1.3")
     areas.CHECKS.pop(TWO_STAGES.id)
     areas.CHECKS["full.gradients.lstm"] = replace(GRADIENTS, id="full.gradients.lstm", trials=())
     checks_of.cache_clear()
     assert_expected_inline(
-        "\n".join(differences(before, as_it_is("1.2"))),
+        "\n".join(differences(before, as_it_is("1.3"))),
         """\
 added: full.gradients.lstm
 gone: accumulate.two_stages.split
@@ -220,10 +237,10 @@ def test_a_stage_built_differently_is_reported_as_changed() -> None:
 
 @pytest.fixture
 def next_version(contract_of: ContractOf) -> None:
-    """Contract 0.9 with one check that contract 1.2 has no more, and one that it still has; 1.2 has one of its own."""
+    """Contract 0.9 with one check that contract 1.3 has no more, and one that it still has; 1.3 has one of its own."""
     contract_of(
         [
-            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.2"),
+            replace(GRADIENTS, id="full.gradients.old", since="0.9", until="1.3"),
             replace(GRADIENTS, since="0.9"),
             TWO_STAGES,
         ]
@@ -232,15 +249,15 @@ def next_version(contract_of: ContractOf) -> None:
 
 @pytest.mark.usefixtures("next_version")
 def test_a_version_has_the_checks_added_by_then_and_not_yet_removed() -> None:
-    assert frozen.versions() == ("0.9", "1.2")
+    assert frozen.versions() == ("0.9", "1.3")
     assert sorted(checks_of("0.9")) == ["full.gradients.mlp", "full.gradients.old"]
-    assert sorted(checks_of("1.2")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
+    assert sorted(checks_of("1.3")) == sorted(checks_of()) == ["accumulate.two_stages.split", "full.gradients.mlp"]
 
 
 @pytest.mark.usefixtures("next_version")
 def test_an_unknown_version_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SelectionError, match=r"unknown contract version '1.3'; expected one of 0.9, 1.2"):
-        checks_of("1.3")
+    with pytest.raises(SelectionError, match=r"unknown contract version '1.4'; expected one of 0.9, 1.3"):
+        checks_of("1.4")
 
 
 def test_versions_are_ordered_by_number() -> None:
@@ -251,27 +268,27 @@ def test_versions_are_ordered_by_number() -> None:
 
 @pytest.mark.usefixtures("two")
 def test_a_released_version_is_never_written_again() -> None:
-    held, _ = freeze("1.2", dt.date(2027, 1, 10))
+    held, _ = freeze("1.3", dt.date(2027, 1, 10))
     assert held.released == "2027-01-10"
-    assert freeze("1.2") == (held, [])
+    assert freeze("1.3") == (held, [])
     areas.CHECKS.pop(TWO_STAGES.id)
     checks_of.cache_clear()
     with pytest.raises(SelectionError) as raised:
-        freeze("1.2")
+        freeze("1.3")
     assert_expected_inline(
         str(raised.value),
         """\
-contract 1.2 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
+contract 1.3 was released on 2027-01-10 and changes no more; expected its checks as they were. What is new has a later `since`, what leaves an `until`
   gone: accumulate.two_stages.split
   gone: the stage two-outputs""",  # noqa: E501 (as it is shown)
     )
-    assert frozen.frozen("1.2") == held
+    assert frozen.frozen("1.3") == held
 
 
 @pytest.mark.usefixtures("two")
 def test_a_check_of_a_later_version_does_not_change_a_released_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    freeze("1.2", dt.date(2027, 1, 10))
-    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.3")
+    freeze("1.3", dt.date(2027, 1, 10))
+    later: Check = replace(GRADIENTS, id="full.gradients.later", since="1.4")
     monkeypatch.setitem(areas.CHECKS, later.id, later)
     checks_of.cache_clear()
-    assert freeze("1.2")[1] == []
+    assert freeze("1.3")[1] == []

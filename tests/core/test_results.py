@@ -235,7 +235,7 @@ def test_a_selection_that_passed_raises_nothing() -> None:
 
 def test_the_report_is_json_with_the_fields_of_the_schema() -> None:
     values = json.loads(report(PASSED, FAILED, manifest=4).to_json())
-    assert (values["schema"], values["schema_version"], values["contract"]) == ("gradconform-report", 1, "1.2")
+    assert (values["schema"], values["schema_version"], values["contract"]) == ("gradconform-report", 1, "1.3")
     assert set(values["summary"]) >= {"planned", "ran", "passed", "failed", "unsupported", "error"}
     assert {"profile", "target", "environment", "results"} <= set(values)
     assert set(values["results"][0]) >= {

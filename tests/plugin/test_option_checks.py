@@ -12,7 +12,7 @@ Judge = Callable[..., pytest.RunResult]
 def test_several_globs_are_combined(judge: Judge, processes: tuple[str, ...]) -> None:
     result = judge(*processes, checks=("full.gradients.mlp", "split.gradients.m?p"))
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["2 of * checks of contract 1.2, profile quick, ran; * not selected"])
+    result.stdout.fnmatch_lines(["2 of * checks of contract 1.3, profile quick, ran; * not selected"])
     result.stdout.fnmatch_lines(["*incomplete, no verdict*"])
 
 

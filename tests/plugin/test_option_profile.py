@@ -16,7 +16,7 @@ def test_the_profile_decides_the_number_of_checks_of_the_manifest(
     assert 0 < sizes["quick"] < sizes["standard"] < sizes["full"]
     narrowed = ("--gradconform=autograd", "--gradconform-checks=full.gradients.mlp", "--gradconform-profile=full")
     result = pytester.runpytest(*narrowed, *processes)
-    result.stdout.fnmatch_lines([f"1 of {sizes['full']} checks of contract 1.2, profile full, ran*"])
+    result.stdout.fnmatch_lines([f"1 of {sizes['full']} checks of contract 1.3, profile full, ran*"])
 
 
 def test_the_ini_file_and_the_environment_can_set_the_option(

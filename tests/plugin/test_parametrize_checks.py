@@ -32,7 +32,7 @@ def test_the_three_line_form_runs_the_contract_and_joins_the_report(
         [
             "*test_conformance[[]full.gradients.mlp[[]cpu-float64]]*",
             "E *CheckFailedError: never accumulated: after W, a parameter gradient is None*",
-            "2 of * checks of contract 1.2, profile quick, ran; * not selected",
+            "2 of * checks of contract 1.3, profile quick, ran; * not selected",
             "torch * does NOT conform: 1 MUST failed; the contract was not run in full",
         ]
     )

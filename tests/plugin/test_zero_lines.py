@@ -49,7 +49,7 @@ def test_with_any_number_of_processes_the_report_equals_the_librarys(
             "*seed 20",
             "*failed MUST: *",
             "*failed SHOULD*",
-            "*checks of contract 1.2, profile quick, ran; * not selected",
+            "*checks of contract 1.3, profile quick, ran; * not selected",
             "torch * does NOT conform: * MUST and * SHOULD failed; the contract was not run in full",
         ]
     )

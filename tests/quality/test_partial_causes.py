@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -106,3 +107,65 @@ def test_one_defect_after_b_and_after_w_is_one_cause() -> None:
         "after B or W, a parameter gradient has a wrong value; likely cause: micro-batch 1: scaled by 1.5"
     )
     assert {"accumulate.in_flight.full", "accumulate.in_flight.split"} <= group.checks.keys()
+
+
+class _SavesInItsOwnWay(AutogradSession):
+    """Linears read what they saved in the backward, as a Function does that keeps it in attributes."""
+
+    def forward(self, mb: int, args: tuple[Any, ...], target: Any = None) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(*self.ways()):
+            return super().forward(mb, args, target)
+
+    def ways(self) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+
+class ActivationsInAttributes(_SavesInItsOwnWay):
+    def ways(self) -> tuple[Any, Any]:
+        return Tensor.detach, lambda held: held
+
+
+class WeightsOfNow(_SavesInItsOwnWay):
+    def ways(self) -> tuple[Any, Any]:
+        owners = {one.data_ptr(): one for one in self._stage.parameters()}
+
+        def pack(tensor: Tensor) -> Any:
+            owner = owners.get(tensor.data_ptr())
+            return tensor if owner is None else (owner, tensor.shape, tensor.stride())
+
+        return pack, lambda held: held if isinstance(held, Tensor) else held[0].data.as_strided(*held[1:])
+
+
+@pytest.mark.parametrize(
+    ("session", "check", "likely"),
+    [
+        (ActivationsInAttributes, "argument", "the backward reads saved tensors that the caller has written to since"),
+        (WeightsOfNow, "data", "the backward reads the weights from their parameters, which the caller has changed"),
+    ],
+)
+def test_one_check_suffices_to_name_what_reads_values_that_the_caller_has_changed(
+    session: type[AutogradSession], check: str, likely: str
+) -> None:
+    target = SimpleNamespace(name="late", capabilities=Capabilities(), open=session)
+    report = check_stage_backward(target, checks=(f"state.before_backward.{check}",))
+    (group,) = causes_of(report.failures)
+    assert group.likely.startswith(likely)
+    assert group.gone is None or group.gone.causes
+
+
+class GradModeLeftOn(AutogradSession):
+    """W records operations from then on, which no caller sees who had not turned it off."""
+
+    def backward_weight(self, mb: int) -> None:
+        torch.set_grad_enabled(True)
+        super().backward_weight(mb)
+
+
+def test_a_setting_that_a_call_changes_within_a_mode_of_its_caller_is_reported() -> None:
+    target = SimpleNamespace(name="recording", capabilities=Capabilities(), open=GradModeLeftOn)
+    report = check_stage_backward(target, checks=("space.split.half-input-1", "state.process.*", "mode.gradients.no-*"))
+    (failed,) = report.failures
+    found = {(one["where"], one["text"]) for one in failed.findings}
+    assert failed.check == "space.split.half-input-1"
+    text = "differs from plain autograd: expected as before, got True instead of False"
+    assert found == {("grad mode in the modes of the call", text)}

@@ -43,13 +43,13 @@ def test_the_badge_of_a_conforming_run_is_drawn(whole: Report) -> None:
     assert_expected_inline(
         counted(badge(whole, "gradconform"), whole),
         """\
-<svg xmlns="http://www.w3.org/2000/svg" width="370" height="20" role="img" aria-label="gradconform: contract 1.2, profile full: conforms, N of N passed">
-  <title>mine 1.0 conforms to contract 1.2 in profile full: N of N checks passed</title>
+<svg xmlns="http://www.w3.org/2000/svg" width="370" height="20" role="img" aria-label="gradconform: contract 1.3, profile full: conforms, N of N passed">
+  <title>mine 1.0 conforms to contract 1.3 in profile full: N of N checks passed</title>
   <rect width="370" height="20" rx="3" fill="#444444" />
   <path fill="#1a7f37" d="M81 0h286a3 3 0 0 1 3 3v14a3 3 0 0 1 -3 3h-286z" />
   <g fill="#ffffff" font-family="DejaVu Sans,Verdana,sans-serif" font-size="11">
     <text x="6" y="14" textLength="69" lengthAdjust="spacingAndGlyphs">gradconform</text>
-    <text x="87" y="14" textLength="277" lengthAdjust="spacingAndGlyphs">contract 1.2, profile full: conforms, N of N passed</text>
+    <text x="87" y="14" textLength="277" lengthAdjust="spacingAndGlyphs">contract 1.3, profile full: conforms, N of N passed</text>
   </g>
 </svg>
 """,  # noqa: E501 (as it is written)
@@ -89,13 +89,13 @@ def _worse_beside(whole: Report) -> Report:
 @pytest.mark.parametrize(
     ("made", "words", "colour"),
     [
-        (_failed, "contract 1.2, profile full: does not conform, M of N passed", "#b3261e"),
-        (_incomplete, "contract 1.2, profile full: incomplete, no verdict, M of N passed", "#8a5a00"),
-        (_error, "contract 1.2, profile full: error, no verdict, M of N passed", "#8a5a00"),
-        (_in_part, "contract 1.2, profile full: conforms in part, M of N passed", "#8a5a00"),
-        (_with_waivers, "contract 1.2, profile full: conforms with waivers, M of N passed", "#8a5a00"),
-        (_worse_beside, "extra checks beside contract 1.2: failed, M of N passed", "#b3261e"),
-        (_beside, "extra checks beside contract 1.2: N of N passed", "#1a7f37"),
+        (_failed, "contract 1.3, profile full: does not conform, M of N passed", "#b3261e"),
+        (_incomplete, "contract 1.3, profile full: incomplete, no verdict, M of N passed", "#8a5a00"),
+        (_error, "contract 1.3, profile full: error, no verdict, M of N passed", "#8a5a00"),
+        (_in_part, "contract 1.3, profile full: conforms in part, M of N passed", "#8a5a00"),
+        (_with_waivers, "contract 1.3, profile full: conforms with waivers, M of N passed", "#8a5a00"),
+        (_worse_beside, "extra checks beside contract 1.3: failed, M of N passed", "#b3261e"),
+        (_beside, "extra checks beside contract 1.3: N of N passed", "#1a7f37"),
     ],
 )
 def test_each_verdict_is_shown_with_the_share_of_passed_checks(

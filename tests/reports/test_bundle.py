@@ -75,7 +75,7 @@ def test_a_bundle_with_waivers_and_records_is_valid_and_states_them(waived: Repo
     assert reasons_against(files) == []
     statement = json.loads(files["statement.json"])["statement"]
     where = f"on cpu float32, with torch {torch.__version__}"
-    assert f"conforms with waivers: contract 1.2, profile full, {where}: " in statement
+    assert f"conforms with waivers: contract 1.3, profile full, {where}: " in statement
     assert statement.endswith(f"{len(FEW) - 1} of {len(FEW)} checks passed, 1 waived")
 
 
@@ -274,7 +274,7 @@ def test_a_valid_bundle_states_judged_failed_and_unsupported_checks(
     out = capsys.readouterr().out.replace(whole.target["sha256"], "0f").replace(torch.__version__, "2.0")
     count = len(whole.results)
     assert out == (
-        "VALID, unsigned (its author is unknown): mine 1.0 (SHA-256 0f) conforms in part: contract 1.2, profile "
+        "VALID, unsigned (its author is unknown): mine 1.0 (SHA-256 0f) conforms in part: contract 1.3, profile "
         f"full, on cpu float32, with torch 2.0: {count - 2} of {count} checks passed; not claimed: multi_output"
         "; 1 SHOULD failed\n"
         "  - withheld: multi_output, which 1 of the checks that were not judged need\n"

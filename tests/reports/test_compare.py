@@ -196,8 +196,8 @@ def test_the_text_lists_all_changes_and_its_last_line_gives_the_result(small: tu
     assert_expected_inline(
         "\n".join(map(str, lines)),
         """\
-base  mine 1.0, contract 1.2, profile quick: does not conform; 1 passed, 3 failed
-new   mine 1.0, contract 1.2, profile quick: does not conform; 1 passed, 2 failed, 1 not run
+base  mine 1.0, contract 1.3, profile quick: does not conform; 1 passed, 3 failed
+new   mine 1.0, contract 1.3, profile quick: does not conform; 1 passed, 2 failed, 1 not run
 
 new failures: 1 check
   [1] 1 check: program F0 B0
@@ -225,8 +225,8 @@ def test_markdown_has_a_table_per_change_and_free_text_is_escaped(small: tuple[R
 
 | | run |
 |---|---|
-| base | mine 1.0, contract 1.2, profile quick: does not conform; 1 passed, 3 failed |
-| new | mine 1.0, contract 1.2, profile quick: does not conform; 1 passed, 2 failed, 1 not run |
+| base | mine 1.0, contract 1.3, profile quick: does not conform; 1 passed, 3 failed |
+| new | mine 1.0, contract 1.3, profile quick: does not conform; 1 passed, 2 failed, 1 not run |
 
 ### New failures: 1
 

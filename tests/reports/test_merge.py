@@ -163,7 +163,7 @@ def test_the_command_runs_and_merges_shards(
         assert f"shard {index} of 2, " in out
         assert out.splitlines()[-1].endswith("checks passed; 'gradconform merge' gives the verdict")
     assert main(["merge", "1.json", "2.json", "--json", "whole.json"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("reference-split 1.0.0 conforms to contract 1.2 in")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("reference-split 1.0.0 conforms to contract 1.3 in")
     assert read_report("whole.json").conforms
     assert main(["merge", "1.json"]) == 2
     assert "the report of shard 2/2 is missing" in capsys.readouterr().err

@@ -72,7 +72,7 @@ EDITS: list[tuple[tuple[Any, ...], Any, str]] = [
     (("results", 0, "status"), "fine", "results[0].status: expected one of 'passed', "),
     (("results", 0, "headroom"), -1, "results[0].headroom: expected a number of at least 0, got -1"),
     (("results", 0, "check"), "full", "results[0].check: expected text of the form "),
-    (("results", 0, "check"), "full.gradients.mpl", "results[0].check: contract 1.2 has no 'full.gradients.mpl'"),
+    (("results", 0, "check"), "full.gradients.mpl", "results[0].check: contract 1.3 has no 'full.gradients.mpl'"),
     (("results", 0, "waiver"), {}, "results[0].waiver: expected the name 'check', "),
     (("results", 0, "status"), "error", "(full.gradients.activation-hook[cpu-float32]) is error and has no kind"),
     (("results", 0, "requirement"), "B MAY be right.", "results[0] does not match the requirement of full"),

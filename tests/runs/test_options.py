@@ -58,7 +58,7 @@ NAMES = tuple(OPTIONS)
 
 @pytest.fixture(autouse=True)
 def _another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "versions", lambda: ("0.9", "1.0", "1.2"))
+    monkeypatch.setattr(frozen, "versions", lambda: ("0.9", "1.0", "1.3"))
 
 
 @pytest.fixture(autouse=True)

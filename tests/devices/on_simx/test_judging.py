@@ -167,7 +167,7 @@ def test_an_operation_that_the_device_lacks_is_unsupported_and_quoted() -> None:
 
 def test_too_many_unsupported_checks_make_the_run_incomplete() -> None:
     with simx.inject(no_ops="aten::mm"):
-        report = run(checks=None, profile="quick")  # contract 1.2 has actions that may raise
+        report = run(checks=None, profile="quick")  # contract 1.3 has actions that may raise
     assert not {"failed", "error"} & {status for status, _ in statuses(report)}
     assert report.summary["passed"] > 0
     assert (report.verdict, report.exit_code) == ("incomplete", 5)
