@@ -2,7 +2,8 @@
 
 With --planted, each wrong kernel of tests/devices/planted_faults.py replaces the right one on the device of docs/, or
 with --device cuda on the GPU, and its operation is judged as by 'gradconform device --operation'. Prints a row per
-fault: the kernel, the one reported first, seconds of a core, and the kernel calls compared; and the sums.
+fault: the kernel, the one reported first, seconds of a core, and the kernel calls compared; and the sums. With
+--profile quick or standard it is judged as by a run of all operations in that profile, planned before.
 
 Without it, the fault of the simulated device is an option of simx.
 
@@ -69,10 +70,12 @@ def main() -> None:
     parser.add_argument("options", nargs="*", metavar="OPTION")
     parser.add_argument("--planted", action="store_true", help="plant wrong kernels")
     parser.add_argument("--device", default="abacus", help="where --planted plants (default: the device of docs/)")
+    parser.add_argument("--profile", choices=("quick", "standard"), help="with --planted, judge as a run of all does")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if given.planted:
-            _planted([f"--device={given.device}", *given.options], Path(folder))
+            profile = [f"--profile={given.profile}"] if given.profile else []
+            _planted([f"--device={given.device}", *profile, *given.options], Path(folder))
             return
         for option in given.options or VALUES:
             code, verdict = _verdict(option, folder)

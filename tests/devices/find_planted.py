@@ -1,7 +1,8 @@
 """Plants each named fault in a device and judges its operation there; prints a JSON line per fault.
 
-The device is ``abacus``, or one that the first argument names, such as ``--device=cuda``: there, the wrong kernel is a
-function of the device's own. A process of its own: torch must know the device before its first backward.
+The device is ``abacus``, or one that an argument names, such as ``--device=cuda``: there, the wrong kernel is a
+function of the device's own. With ``--profile=quick`` or ``standard``, the samples are those of a run of all
+operations. A process of its own: torch must know the device before its first backward.
 """
 
 from __future__ import annotations
@@ -31,19 +32,23 @@ def planted_in(device: str, fault: PlantedFault) -> contextlib.AbstractContextMa
     return planted(fault.kernel, partial(run, partial(fault.wrong, right)), "PrivateUse1")
 
 
-def judged(name: str, device: str) -> dict[str, Any]:
-    """Return the kernels that the kit reports with a planted fault, the first one first, and the time it took."""
+def judged(name: str, device: str, profile: str | None) -> dict[str, Any]:
+    """Return the kernels that the kit reports with a planted fault, the first one first, and the time it took.
+
+    Without a profile the operation is judged alone, with the samples of a named one and the time of its plan.
+    """
     fault = FAULTS[name]
     begun = time.process_time()
     with planted_in(device, fault):
         options: dict[str, Any] = {
-            "operation": fault.operation,
+            "operation": fault.operation if profile is None else "all",
             "oracle": "edges",
-            "checks": "ops.edges.*",
-            "profile": "quick",
+            "checks": f"ops.edges.{fault.operation}",
+            "profile": profile or "quick",
         }
         report = check_stage_backward("reference-split", device=device, **options)
     (result,) = report
+    seconds = time.process_time() - begun if profile is None else result.duration_s
     causes = [finding["cause"]["names"][0] for finding in result.findings]
     reported = [name.removeprefix("aten::") for name in causes]
     return {
@@ -51,19 +56,19 @@ def judged(name: str, device: str) -> dict[str, Any]:
         "expected": fault.name,
         "reported": reported,
         "status": result.status,
-        "seconds": round(time.process_time() - begun, 2),
+        "seconds": round(seconds, 2),
         "compared": (result.oracle or {}).get("compared", 0),
     }
 
 
 def main(words: list[str]) -> None:
-    """Judge the named faults, or all, on the named device."""
-    named = [word.removeprefix("--device=") for word in words if word.startswith("--device=")]
-    device = named[0] if named else "abacus"
+    """Judge the named faults, or all, on the named device, in the named profile."""
+    given = dict(word.removeprefix("--").split("=") for word in words if word.startswith("--"))
+    device = given.get("device", "abacus")
     if device == "abacus":
         importlib.import_module(device)
     for name in [word for word in words if not word.startswith("--")] or FAULTS:
-        print(json.dumps(judged(name, device)), flush=True)  # noqa: T201 (the output of this process)
+        print(json.dumps(judged(name, device, given.get("profile"))), flush=True)  # noqa: T201 (the output)
 
 
 if __name__ == "__main__":
