@@ -111,7 +111,7 @@ def weight_without_a_bias_left_out() -> Target:
 
 @fault("*.gradients.layer-arguments", raises=True)
 def rows_of_rows_returned_as_a_view() -> Target:
-    """A Linear of three dimensions returns a view of a Function's result, which nobody can write to in place."""
+    """A Linear of three dimensions returns a view of a Function's result, which no later layer can write to."""
 
     class Rows(torch.autograd.Function):
         @staticmethod
@@ -145,7 +145,7 @@ def padding_trained() -> Target:
 
 @fault("*.gradients.layer-arguments")
 def counts_of_rows_ignored() -> Target:
-    """An embedding of its own does not divide gradients by how often a row is read, as its argument asks."""
+    """An embedding of its own does not divide gradients by how often a row is read, as its argument says."""
     return _with_embeddings(padded=True, counted=False)
 
 
