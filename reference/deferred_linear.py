@@ -38,6 +38,12 @@ class WeightGradStore:
         return accumulate
 
 
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the outputs of a Linear for a Function to return: not as a view, which no later layer could write to."""
+    outputs = torch.nn.functional.linear(x, weight, bias)
+    return outputs if x.dim() == 2 else outputs.clone()  # noqa: PLR2004 (rows: torch takes others as a view of rows)
+
+
 class _Linear(torch.autograd.Function):
     """A Linear whose weight is a plain object for autograd, which therefore computes no gradient of it."""
 
@@ -47,7 +53,7 @@ class _Linear(torch.autograd.Function):
         del anchor
         ctx.save_for_backward(x)
         ctx.linear = linear
-        return torch.nn.functional.linear(x, linear.weight, bias)
+        return product(x, linear.weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -118,7 +118,8 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: _Products) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.products = products
-        return F.linear(x, weight, bias)
+        y = F.linear(x, weight, bias)
+        return y if x.dim() == 2 else y.clone()  # noqa: PLR2004 (otherwise a view, which no layer may write to)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -44,10 +44,10 @@ LATER_STAGES: tuple[StageCase, ...] = tuple(
 )
 
 #: The stages that contract 1.3 adds to them.
-NEWEST_STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in ("frozen-norm", "layer-arguments"))
+NEWEST_STAGES: tuple[StageCase, ...] = tuple(ZOO[name] for name in ("frozen-norm", "layer-arguments", "rows-in-place"))
 
 #: Stages that profile standard leaves out from contract 1.3 on: others have the same kinds of layers.
-RARER_STAGES = tuple(case for case in STAGES if case.name in {"group-norm", "mlp-no-bias"})
+RARER_STAGES = tuple(case for case in STAGES if case.name in {"group-norm", "mlp-no-bias", "split-uneven"})
 USUAL_STAGES = tuple(case for case in STAGES if case not in RARER_STAGES)
 
 #: Stages that support only a whole backward: for B, and for I to compute or refuse.

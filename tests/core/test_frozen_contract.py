@@ -45,7 +45,7 @@ RELEASED = {
     "1.0": "8893a2812ccfbf7f47d7ead740bb19314be02226bf8e103fda64a27898ca8f80",
     "1.1": "89c8611dbefe2c7909b38fc9a3fcb7857b9c273dfc3a4a1d454e640bf064d6c5",
     "1.2": "8be6f4a155b045909e918d1ede80aa1c2a2d108c28e9a38bdefd881730ae396b",
-    "1.3": "2bfe2de70e6c16d3daec80970756369b915990f462488fc6d11e16e73ee76157",
+    "1.3": "2ed38c2a560491d42f3e679f026a2f519c5f801a35319d6c9c78caf4dc7f89a7",
 }
 
 
@@ -89,15 +89,16 @@ def test_contract_1_2_has_the_checks_of_1_1_and_another_profile_quick() -> None:
     }  # fmt: skip
 
 
-def test_contract_1_3_has_1594_checks_and_1300_without_profile_full() -> None:
+def test_contract_1_3_has_1596_checks_and_1300_without_profile_full() -> None:
     held, before = frozen.frozen("1.3"), frozen.frozen("1.2")
     assert held is not None
     assert before is not None
-    assert len(held.checks) == 1594
+    assert len(held.checks) == 1596
     assert sum(check.profile != "full" for check in held.checks.values()) == 1300
     assert sum(check.profile == "quick" for check in held.checks.values()) == 150
     assert {*held.checks} - {*before.checks} == {
-        *(f"{way}.gradients.{stage}" for way in ("full", "split") for stage in ("frozen-norm", "layer-arguments")),
+        *(f"full.gradients.{stage}" for stage in ("frozen-norm", "layer-arguments", "rows-in-place")),
+        *(f"split.gradients.{stage}" for stage in ("frozen-norm", "layer-arguments", "rows-in-place")),
         *(f"state.before_backward.{case}" for case in ("argument", "data", "frozen", "output", "weight")),
     }
     assert {*before.checks} - {*held.checks} == {
@@ -105,7 +106,11 @@ def test_contract_1_3_has_1594_checks_and_1300_without_profile_full() -> None:
     }
     assert {name for name, one in held.checks.items() if one.profile == "full" and name in before.checks} - {
         name for name, one in before.checks.items() if one.profile == "full"
-    } == {f"{way}.gradients.{stage}" for way in ("full", "split") for stage in ("group-norm", "mlp-no-bias")}
+    } == {
+        f"{way}.gradients.{stage}"
+        for way in ("full", "split")
+        for stage in ("group-norm", "mlp-no-bias", "split-uneven")
+    }
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
