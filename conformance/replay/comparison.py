@@ -99,7 +99,7 @@ def wanted(what: str, name: Any, step: Step, later: list[Step]) -> list[tuple[An
     if what == "what W returns for":
         added = step.get("added by W to", {})
         return [(step[what].get(name, 0), TOLERANCE), *([(added[name], 0.05)] if name in added else [])]
-    found = step.get(what, {}).get(name, 0)
+    found = step.get(what, {}).get(name, False if what in ALLOWED else 0)
     if what == "what the process is set to:":  # plain autograd may be the first to import a library
         return [(found, 0.0), (AS_BEFORE, 0.0)]
     return [(found, 0.0 if what in EXACT else TOLERANCE)]

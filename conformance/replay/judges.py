@@ -85,6 +85,9 @@ _NOT_SHOWN = {
     "stage": "what still holds the stage after close",
     "growth": "memory that grows from micro-batch to micro-batch",
     "right_afterwards": "what is right after an exception",
+    "left_whole": "what is right after an exception",
+    "surfaces": "which error an action has to raise",
+    "right_or_raised": "gradients of a micro-batch that the caller changes while it is in flight",
 }
 #: Operations of a program on gradients in ``Parameter.grad``, even if an adapter keeps its own elsewhere.
 _OF_STORED = {"zero_none", "zero_fill", "restride", "bucket", "replace", "rebind"}

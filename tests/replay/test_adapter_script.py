@@ -141,6 +141,21 @@ def test_the_script_of_a_wrong_adapter_names_the_wrong_gradient(tmp_path: Path) 
     assert "WRONG: " in done.stdout
 
 
+def test_a_script_prints_shared_memory_as_true_or_false(tmp_path: Path) -> None:
+    stored = ADAPTER.replace("CLAIMS", "").replace(
+        "inputs=sought)",
+        "inputs=sought)\n        for p in sought:\n"
+        "            p.grad = next((g for g in grads if g is not None and torch.equal(p.grad, g)), p.grad)",
+    )
+    (text,) = scripts_of(tmp_path, ("state.stored_storage.bare-bias-full",), stored.replace("g * FACTOR", "g"))
+    done = ran(tmp_path, text)
+    assert (done.returncode, done.stderr) == (1, "")
+    first, expected, got = done.stdout.splitlines()[:3]
+    assert first.endswith("gradient of bare and output gradient 0 of micro-batch 0 after B0:")
+    assert (expected.split(), got.split()) == (["expected", "False"], ["got", "True"])
+    assert done.stdout.splitlines()[-1] == "WRONG: 3 things differ from plain autograd"
+
+
 def test_a_script_imports_only_the_adapter_interface_of_the_kit(tmp_path: Path) -> None:
     (text,) = scripts_of(tmp_path, ("split.gradients.mlp",), ADAPTER.replace("CLAIMS", ""))
     tell = text.replace(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradconform import contract
+from gradconform import Capabilities, contract
 from gradconform.devices import tensor_facts
 from gradconform.fixtures.random_stages.recipe import RecipeModule
 from gradconform.reference import gradients, graph_shape, parameter_uses, recomputed, split, use_plan, weight_pass
+from gradconform.replay.judges import beyond
 from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.replay.source import Source, add_stage
 from gradconform.run.options import RunOptions
@@ -149,6 +150,14 @@ def test_a_check_that_no_script_can_show_is_refused(target: str, check: str, com
     replayed = Replayed(CHECKS[known], resolve(target), "float32", "cpu", 20)
     with pytest.raises(ScriptError, match=complaint):
         replayed.text()
+
+
+@pytest.mark.parametrize("claims", [{}, {"grads_in_param_grad": False}, {"none_as_zeros": True}], ids=str)
+def test_what_a_script_cannot_show_is_a_phrase_and_no_name_of_a_function(claims: dict[str, bool]) -> None:
+    capabilities = Capabilities(**claims)
+    missing = {text for check in CHECKS.values() for text in beyond(check, capabilities, "cpu")}
+    assert "what is right after an exception" in missing
+    assert [text for text in missing if " " not in text] == []
 
 
 def test_a_target_that_ends_the_process_fails_in_the_script_as_well(
