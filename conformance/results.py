@@ -104,7 +104,8 @@ class Result:
     required capabilities that the target does not claim.
 
     ``exhausted`` is the error raised when memory ran out; it is for the process that ran the check, and not written.
-    ``ended`` is how the check ended its process, whatever the cause; None if it did not.
+    ``ended`` is how the check ended its process, whatever the cause; None if it did not. ``time_limit`` is the limit in
+    seconds that a check that hung exceeded at first.
 
     With the correct split in torch's runtime: ``as_it_is`` is the status of the check on unchanged torch.
     ``of_runtime`` says whether every failure also occurs with plain autograd instead of I and W, so the runtime causes
@@ -152,6 +153,7 @@ class Result:
     of_runtime: bool | None = None
     exhausted: str | None = None
     undone: tuple[Mapping[str, Any], ...] = ()
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
         """Turn a passed result whose error is above its bound into an error of the kit, wherever it was made.
@@ -207,6 +209,8 @@ class Result:
             values["oracle"] = dict(self.oracle or {})
         if values.pop("undone"):  # as above
             values["undone"] = [dict(one) for one in self.undone]
+        if self.time_limit is None:  # as above
+            del values["time_limit"]
         values["waiver"] = None if self.waiver is None else dict(self.waiver)
         return values
 

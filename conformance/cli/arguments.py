@@ -15,7 +15,7 @@ from gradconform.run.options import OPTIONS
 from gradconform.run.source import CommandSource
 from gradconform.run.sources import COMMANDS as COMMAND_SOURCES
 from gradconform.run.sources import SOURCES, command_source
-from gradconform.user_input.option_help import DEFAULT_SEED
+from gradconform.user_input.option_help import CHECK_TIMEOUT, DEFAULT_SEED
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
 from . import report_arguments  # noqa: F401 (registers its commands)
@@ -37,9 +37,6 @@ from .parsing import (
     names_given,
     number_given,
 )
-
-#: The time limit of one check in seconds; a check of the contract takes milliseconds.
-CHECK_TIMEOUT = 120.0
 
 #: The time limit in seconds for importing the target and making the plan: some targets first build an extension.
 START_TIMEOUT = 600.0
@@ -159,13 +156,13 @@ def _add_limit(one: argparse.ArgumentParser) -> None:
     add_count(limit, "--maxfail", help="stop after N checks that failed or raised an error")
 
 
-def _add_time(one: argparse.ArgumentParser, flag: str, default: float, what: str) -> None:
-    """Add an option that takes seconds."""
+def _add_time(one: argparse.ArgumentParser, flag: str, default: float | str, what: str) -> None:
+    """Add an option that takes seconds; ``default`` may be words."""
     one.add_argument(
         flag,
         type=partial(number_given, fits=lambda seconds: seconds > 0, expected=_SECONDS),
         metavar="SECONDS",
-        help=f"{what} (default: {default:g})",
+        help=f"{what} (default: {default if isinstance(default, str) else format(default, 'g')})",
     )
 
 
@@ -219,7 +216,8 @@ def _replay(one: argparse.ArgumentParser) -> None:
             alone = name in {"device", "dtype"}
             default = " (default: the report's)" if alone or option.kind == "switch" else ""
             add_option(one, name, alone=alone, help=f"as for run{default}", unset="the report's")
-    _add_time(one, "--check-timeout", CHECK_TIMEOUT, "end with the stack of a check that hangs, after SECONDS")
+    limit = f"the report's, or {CHECK_TIMEOUT:g}"
+    _add_time(one, "--check-timeout", limit, "end with the stack of a check that hangs, after SECONDS")
     add_output(
         one,
         "--script",

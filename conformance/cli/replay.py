@@ -24,9 +24,9 @@ from gradconform.run.run import Run
 from gradconform.run.sources import options_selecting
 from gradconform.sources.pipeline import STEPS
 from gradconform.target.lookup import refuse_missing_target
+from gradconform.user_input.option_help import CHECK_TIMEOUT
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
 
-from .arguments import CHECK_TIMEOUT
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
@@ -60,7 +60,7 @@ def replay(arguments: argparse.Namespace) -> int:
         with current_folder_first():
             refuse_missing_target(arguments.target)
     wanted = _wanted(arguments, report, before)
-    seconds = CHECK_TIMEOUT if arguments.check_timeout is None else arguments.check_timeout
+    seconds = arguments.check_timeout or (before and before.time_limit) or CHECK_TIMEOUT
     text = f"{wanted.check} did not end within {seconds:g} s; --check-timeout allows more"
     with current_folder_first(), ends_after(seconds, text):
         run = _run_of(wanted)

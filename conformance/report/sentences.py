@@ -18,6 +18,7 @@ from gradconform.run.sources import command_source, options_selecting
 from gradconform.sources.pipeline import PipelineOptions
 from gradconform.text.counts import count
 from gradconform.torch_releases.tested import untested
+from gradconform.user_input.option_help import CHECK_TIMEOUT
 
 from .lines import Role, clause
 
@@ -321,7 +322,9 @@ def command_again(report: Report, result: Result) -> str | None:
         options = options_of(report).but(device=result.device, dtype=result.dtype, **selected)
     except ValueError:
         return None
-    return shlex.join(["gradconform", "replay", result.check, target, *options.words("results")])
+    limited = result.time_limit not in {None, CHECK_TIMEOUT}
+    limit = ["--check-timeout", f"{result.time_limit:g}"] if limited else []
+    return shlex.join(["gradconform", "replay", result.check, target, *options.words("results"), *limit])
 
 
 def command_of_script(report: Report, result: Result) -> str | None:

@@ -13,6 +13,9 @@ from .option import Option
 #: The seed of all values if no seed is named.
 DEFAULT_SEED = 20
 
+#: The time limit of one check in seconds; a check of the contract takes milliseconds.
+CHECK_TIMEOUT = 120.0
+
 #: In the order in which help shows them; the options of sources come before :data:`AFTER_SOURCES`.
 RUN_OPTIONS = (
     Option(

@@ -373,7 +373,8 @@ class IsolatedRun:
         tries = self._tries_after_a_hang if first.kind == "hang" else self._tries_after_a_crash
         again, oracle, following = tries(place, first)
         lost = round(time.monotonic() - worker.begun_at, 6)
-        result = replace(charged(begun, first, again, oracle), ended=first.kind, duration_s=lost)
+        result = charged(begun, first, again, oracle)
+        result = replace(result, ended=first.kind, duration_s=lost, time_limit=first.limit)
         return (result if result.findings else self._waived(result)), following
 
     def _tries_after_a_crash(self, place: Place, first: Ending) -> _Tries:

@@ -105,6 +105,8 @@ WRONG: dict[tuple[str, ...], str] = {
     ("replay", "right.json#1"): "right.json: expected a check id, as the report has no failures, got 1",
     ("replay", "full.loss.mlp"): "a check id requires a TARGET: gradconform replay full.loss.mlp TARGET",
     ("replay", "full.loss.mlp", "mylb"): "nearest modules in this folder: mylib",
+    ("run", "torch", "--timeout", "5"): "unexpected argument '--timeout'; nearest: --start-timeout, --check-timeout",
+    ("replay", "full.loss.mlp", "torch", "--timeout", "5"): "unexpected argument '--timeout'; nearest: --check-timeout",
     ("fuzz", "mylb"): "nearest modules in this folder: mylib",
     ("init", "mylib:nope"): "target 'mylib:nope': mylib has no 'nope'; it defines backward",
     ("verify", "right.json"): "expected a file that 'gradconform bundle' wrote",

@@ -70,7 +70,7 @@ def test_every_object_of_the_schema_lists_its_allowed_fields() -> None:
 )
 def test_the_schema_names_the_fields_that_the_kit_writes(part: dict[str, Any], named: set[str]) -> None:
     assert set(part["properties"]) == named
-    optional = {"tolerances_changed", "made", "imprecise", "oracle", "undone", "frames", "places"}
+    optional = {"tolerances_changed", "made", "imprecise", "oracle", "undone", "frames", "places", "time_limit"}
     assert set(part["required"]) == named - optional
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gradconform import check_stage_backward
+from gradconform.cli import main
 
 Judged = Callable[..., Any]
 
@@ -81,11 +85,12 @@ HANGS = """
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[str], str]:
-    """Write an adapter with changes of its session; return its name."""
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Write an adapter with changes of its session into the current folder; return its name."""
+    monkeypatch.chdir(tmp_path)
 
     def write(changes: str) -> str:
-        (tmp_path / "own.py").write_text(ADAPTER.format(changes=changes), encoding="utf-8")
+        Path("own.py").write_text(ADAPTER.format(changes=changes), encoding="utf-8")
         return "own.py:Adapter"
 
     return write
@@ -109,6 +114,31 @@ def test_an_exception_is_shown_with_the_frames_of_the_target_alone(
     assert all(frame in one_line(run.out) for frame in frames)
     assert "in inner" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "in inner" not in judged(written(RAISES), "--checks", "full.gradients.mlp").out, "only with -v"
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("mb == 1", ("replay", "full.gradients.mlp", "own.py:Adapter")),
+        ("True", ("run", "own.py:Adapter", "--checks", "full.gradients.mlp", "--no-isolation")),
+        ("True", ("replay", "full.gradients.mlp", "own.py:Adapter")),
+    ],
+    ids=["replay", "pre-flight", "pre-flight-replay"],
+)
+def test_the_frames_are_shown_by_replay_and_by_the_pre_flight(
+    capsys: pytest.CaptureFixture[str],
+    written: Callable[[str], str],
+    when: str,
+    words: tuple[str, ...],
+) -> None:
+    written(RAISES.replace("mb == 1", when))
+    main([*words])
+    out = one_line(capsys.readouterr().out)
+    assert ("failed its pre-flight" in out) is (when == "True")
+    line = line_of(Path("own.py"), "raise RuntimeError")
+    assert f'own.py", line {line}, in inner: raise RuntimeError(f"cannot do {{mb}}")' in out
+    assert "gradconform/drive" not in out
+    assert "conformance/drive" not in out
 
 
 def line_of(source: Path, text: str) -> int:
@@ -184,12 +214,25 @@ def test_a_hang_costs_its_time_limit_once_and_shows_the_line_of_the_target(
     )
     assert next(line for line in lines if "File" in line).startswith(f'  File "{tmp_path}/own.py"')
     assert not any("/conformance/" in line for line in lines)
+    assert result["time_limit"] == 25
+    again = "reproduce: gradconform replay full.gradients.mlp own.py:Adapter --check-timeout 25"
+    assert again in one_line(run.out).replace("\\ ", "")
 
 
+@pytest.mark.parametrize("of_report", [False, True])
 def test_replay_of_a_hang_ends_with_the_stack(
-    tmp_path: Path, command: list[str], written: Callable[[str], str]
+    tmp_path: Path, command: list[str], written: Callable[[str], str], *, of_report: bool
 ) -> None:
-    words = [*command, "replay", "full.gradients.mlp", written(HANGS), "--check-timeout", "5"]
+    words = ["full.gradients.mlp", "own.py:Adapter", "--check-timeout", "5"]
+    if of_report:  # it has the limit of its run
+        report = check_stage_backward(written("    pass"), checks=["full.gradients.mlp"])
+        report.results = [
+            replace(one, status="failed", kind="hang", ended="hang", time_limit=5.0) for one in report.results
+        ]
+        (tmp_path / "report.json").write_text(report.to_json(), encoding="utf-8")
+        words = ["report.json#1"]
+    words = [*command, "replay", *words]
+    written(HANGS)
     started = time.monotonic()
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert time.monotonic() - started >= 5
