@@ -259,21 +259,19 @@ class Mistake(Enum):
     NORM_COUNTS = "the norm counts {names} {c.counts[0]} times"
     NORM_TIMES_ROOT = "the norm is the square root of {c.counts[0]}, the size of {names}, times too large"
     # One mistake, made in every action of a kind: plain autograd with it shows the same values.
-    STANDING_KEPT = "in {names}, nothing is added to a gradient that is already there"
-    MATRICES_KEPT = (
-        "in {names}, nothing is added to the gradient that a parameter of two and more dimensions already has"
-    )
-    STANDING_CLEARED = "in {names}, a gradient that is already there is overwritten"
-    ALL_CLEARED = "in {names}, all gradients are cleared first"
+    STANDING_KEPT = "{acting} add{s} nothing to existing parameter gradients"
+    MATRICES_KEPT = "{acting} add{s} nothing to existing gradients of parameters with two or more dimensions"
+    STANDING_CLEARED = "{acting} overwrite{s} existing parameter gradients instead of adding"
+    ALL_CLEARED = "{acting} clear{s} all parameter gradients first"
     ALL_MULTIPLIED = "in {names}, gradients are multiplied by {c.factors[0]:.3g}"
     STARTS_MULTIPLIED = "in {names}, output gradients are multiplied by {c.factors[0]:.3g}"
-    NOTHING_ADDED = "in {names}, no parameter gets a gradient"
-    LAST_PARAMETER_SKIPPED = "in {names}, the last parameter gets no gradient"
-    FIRST_PARAMETER_SKIPPED = "in {names}, the first parameter gets no gradient"
-    VECTORS_SKIPPED = "in {names}, parameters of one dimension get no gradient"
-    MATRICES_SKIPPED = "in {names}, parameters of two and more dimensions get no gradient"
-    FIRST_USE_COUNTS = "in {names}, only the first use of a parameter counts"
-    LAST_USE_COUNTS = "in {names}, only the last use of a parameter counts"
+    NOTHING_ADDED = "in {acting}, no parameter gets a gradient"
+    LAST_PARAMETER_SKIPPED = "in {acting}, the last parameter gets no gradient"
+    FIRST_PARAMETER_SKIPPED = "in {acting}, the first parameter gets no gradient"
+    VECTORS_SKIPPED = "in {acting}, parameters with one dimension get no gradient"
+    MATRICES_SKIPPED = "in {acting}, parameters with two or more dimensions get no gradient"
+    FIRST_USE_COUNTS = "in {acting}, only the first use of a parameter counts"
+    LAST_USE_COUNTS = "in {acting}, only the last use of a parameter counts"
     FIRST_OUTPUT_COUNTS = "in {names}, only the first output's gradient counts"
     LAST_OUTPUT_COUNTS = "in {names}, only the last output's gradient counts"
     LAST_OUTPUT_SKIPPED = "in {names}, the last output's gradient does not count"
@@ -394,6 +392,8 @@ def _words(cause: Cause) -> dict[str, str]:
         "dropped": "its gradient is dropped" if len(cause.slots) == 1 else "their gradients are dropped",
         "any_name": " or ".join(cause.names),
         "names": listed(cause.names),
+        "acting": listed([name.removesuffix("'s parameters") for name in cause.names]),
+        "s": "s" if len(cause.names) == 1 else "",
         "sum": " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted),
         "uses": ", ".join(f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0),
         "special": f" ({', '.join(inner)})" if inner else "",

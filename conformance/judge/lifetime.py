@@ -83,5 +83,5 @@ def no_growth(evidence: Evidence) -> Iterator[Finding]:
     if len(counts) == len(allowed) and len(counts) > 1:
         growth, usual = counts[-1] - counts[0], allowed[-1] - allowed[0]
         if growth > max(usual, 0) + SLACK:
-            text = f"{growth} more live tensors after the last micro-batch than after the twentieth"
-            yield Finding("alive", "the session", "", f"{text}; plain autograd has {usual}")
+            text = f"keeps {growth} more tensors alive after the last micro-batch than after the twentieth"
+            yield Finding("alive", "the session", "", f"{text}; plain autograd keeps {usual}")

@@ -62,12 +62,11 @@ class Gone:
 
     def __str__(self) -> str:
         """Return the counts as a sentence."""
-        causes = f"{count(self.causes, 'more cause')} {'disappears' if self.causes == 1 else 'disappear'}"
-        causes = causes if self.causes else "parts of other causes disappear"
-        of = [f"{self.checks} of these checks"] if self.checks else []
+        causes = count(self.causes, "other cause") if self.causes else "parts of other causes"
+        of = [count(self.checks, "check")] if self.checks else []
         of += [count(self.should, "SHOULD check")] if self.should else []
         shown = f" ({' and '.join(of)})" if of else ""
-        return f"{causes} with it{shown}"
+        return f"fixing this probably also fixes {causes}{shown}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,10 @@ def _failed_must(report: Report) -> Section:
 
 def _failed_should(report: Report) -> Section:
     causes = tuple(causes_of(_with_status(report.failures, "failed"), ["SHOULD"]))
-    heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}"
+    listed = {result.check for group in causes for result in group.results}
+    failed = {result.check for result in report.failures if (result.status, result.level) == ("failed", "SHOULD")}
+    others = f", {len(failed - listed)} more by causes above" if failed - listed else ""
+    heading = f"failed SHOULD{_aside(report)}: {_counted(causes)}{others}"
     return Section(heading=heading, role="bad" if report.strict else "warning", causes=causes, kind="SHOULD")
 
 

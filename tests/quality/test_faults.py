@@ -76,7 +76,7 @@ SAID = {
     "stale-weight-result": "what W returns for",
     "outputs-kept-by-a-cycle": "micro-batch",
     "graph-retained": "the graph is kept",
-    "norms-kept": "more live tensors",
+    "norms-kept": "more tensors alive after the last micro-batch",
     "parameter-hooks-never": "called 0 instead of",
     "post-accumulate-hooks-before-the-gradient": "received a wrong gradient",
     "all-none-refused": "no gradient reached this node",

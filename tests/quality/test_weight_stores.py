@@ -13,7 +13,7 @@ from gradconform import Report, StageSpec, check_stage_backward, swap
 from gradconform.reference.autograd import AutogradSession
 from gradconform.report.sections import sections
 
-KEPT = "in W, nothing is added to the gradient that a parameter of two and more dimensions already has"
+KEPT = "W adds nothing to existing gradients of parameters with two or more dimensions"
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from gradconform.report.comparison import comparison_lines
 from gradconform.report.concise import github_annotations
 from gradconform.report.page.pages import report_page
 from gradconform.report.sections import sections
+from gradconform.report.sentences import verdict
 from gradconform.report.terminal import closing, opening, tally_line
 from gradconform.results import Report
 
@@ -81,7 +83,7 @@ def without_undoing(report: Report) -> Report:
 @pytest.mark.parametrize(
     ("bug", "mistake"),
     [
-        ("keeps-first", "in W, nothing is added to a gradient that is already there"),
+        ("keeps-first", "W adds nothing to existing parameter gradients"),
         ("doubles-w", "in W, gradients are multiplied by 2"),
         ("first-output", "in I and W, only the first output's gradient counts"),
     ],
@@ -142,12 +144,29 @@ def test_the_smallest_check_that_shows_the_bug_is_first(judged: Judge) -> None:
         # Both are in what W adds: a parameter that gets nothing is not charged to what is already there.
         (
             ("keeps-first", "drops-last"),
-            ("in W, nothing is added to a gradient that is already there", "never accumulated"),
+            ("W adds nothing to existing parameter gradients", "never accumulated"),
         ),
     ],
 )
 def test_two_bugs_are_two_causes(judged: Judge, bugs: tuple[str, str], mistakes: tuple[str, str]) -> None:
     assert [cause.likely for cause in causes(judged(*bugs))][:2] == [*mistakes]
+
+
+def test_a_heading_counts_each_failed_should_of_the_verdict(judged: Judge) -> None:
+    report = judged("keeps-first")
+    explained = next(result for result in report.failures if result.undone and result is not report.failures[0])
+    finding = {**report.failures[0].findings[0], "kind": "layout", "text": "expected layout a, got b", "cause": None}
+    other = next(result for result in report if result.status == "passed")
+    changed = {
+        explained.place: replace(explained, level="SHOULD"),
+        other.place: replace(other, status="failed", kind="layout", level="SHOULD", findings=(finding,)),
+    }
+    report = replace(report, results=[changed.get(result.place, result) for result in report])
+    heading = next(one.heading for one in sections(report) if one.heading.startswith("failed SHOULD"))
+    assert heading == "failed SHOULD (they decide only with --strict): 1 check, 1 more by causes above"
+    assert " and 2 SHOULD failed" in verdict(report)
+    first = causes(report)[0]
+    assert re.fullmatch(r"fixing this probably also fixes \d+ other causes \(.* and 1 SHOULD check\)", str(first.gone))
 
 
 def test_a_failure_that_the_mistake_does_not_explain_is_reported_in_full(judged: Judge) -> None:
