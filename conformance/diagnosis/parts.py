@@ -35,9 +35,9 @@ def param_parts(evidence: Evidence, name: str, step: Step) -> Iterator[Part]:
     lane, since = step.action.stage, _last_change(evidence, step)
     done: dict[int, float] = {}
     cleared = since > 0
-    for action in evidence.trial.actions[since : step.position + 1]:
+    for position, action in enumerate(evidence.trial.actions[since : step.position + 1], since):
         if action.stage == lane and not action.misuse and action.kind in {"B", "W"}:
-            done[action.mb] = done.get(action.mb, 0.0) + 1.0
+            done[action.mb] = done.get(action.mb, 0.0) + (not evidence.is_frozen(lane, name, position))
         elif action.kind in ZEROES:
             done, cleared, since = dict.fromkeys(done, 0.0), True, 0
     if since:  # gradients of micro-batches computed with other parameter values

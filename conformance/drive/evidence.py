@@ -145,11 +145,11 @@ class Evidence:
         for position, action in enumerate(self.trial.actions[: step.position + 1]):
             if action.stage not in sharing or action.misuse:
                 continue
-            adds = action.kind in {"B", "W"} and not self._is_frozen(lane, name, position)
+            adds = action.kind in {"B", "W"} and not self.is_frozen(lane, name, position)
             if adds or action.kind in CLEARS:
                 yield position, action
 
-    def _is_frozen(self, lane: int, name: str, position: int) -> bool:
+    def is_frozen(self, lane: int, name: str, position: int) -> bool:
         """Return whether the program had frozen a parameter at the time of accumulation."""
         frozen = self.trial.standing(lane, position).frozen
         return bool(frozen) and list(self.reference(lane, 0).params).index(name) in frozen

@@ -37,7 +37,7 @@ def test_a_mistake_that_selects_too_few_of_the_wrong_parameters_is_not_named() -
     target = SimpleNamespace(name="skips", capabilities=Capabilities(), open=LastLinearSkipped)
     found = likely_causes(target, "split.gradients.*", "grad_tuple.*split", "caller.buffer.*")
     # The bias is the last parameter, and the weight is a matrix, but both are wrong.
-    assert [text for text in found if "last parameter" in text or "two and more dimensions" in text] == []
+    assert [text for text in found if "last parameter" in text or "two or more dimensions" in text] == []
 
 
 class OnlyMatrices(AutogradSession):
@@ -169,3 +169,21 @@ def test_a_setting_that_a_call_changes_within_a_mode_of_its_caller_is_reported()
     assert failed.check == "space.split.half-input-1"
     text = "differs from plain autograd: expected as before, got True instead of False"
     assert found == {("grad mode in the modes of the call", text)}
+
+
+class Doubled(AutogradSession):
+    """Every parameter gradient of a stage with more than one layer is reported twice as large."""
+
+    def param_grads(self) -> dict[str, Tensor | None]:
+        grads = super().param_grads()
+        return {name: None if grad is None else grad * min(2, len(grads) - 1) for name, grad in grads.items()}
+
+
+def test_a_parameter_that_was_frozen_in_a_backward_misses_nothing_of_its_micro_batch() -> None:
+    target = SimpleNamespace(name="doubled", capabilities=Capabilities(), open=Doubled)
+    report = check_stage_backward(target, checks=("steps.frozen.in-flight-full",))
+    (result,) = report.failures
+    assert [str(finding["cause"]["text"]) for finding in result.findings] == [
+        *["2.0 × micro-batch 0: counted twice"] * 3,
+        "2.0 × micro-batch 1: counted twice",
+    ]

@@ -258,7 +258,7 @@ def _released(subject: Subject, which: int, outputs: int) -> Iterator[Finding]:
 
 
 def _releases(subject: Subject, *, place: str) -> Iterator[Finding]:
-    """The {place} stage MUST let go of activations and forward caches in the backward, and keep no outputs."""
+    """The {place} stage MUST free activations and forward caches in the backward, and keep no outputs."""
     yield from _released(subject, ("first", "middle").index(place), 0)
 
 
@@ -267,7 +267,7 @@ CHECKS.update(check(f"stage.releases.{place}", _releases, place=place) for place
 
 @register(CHECKS, "stage.releases.last")
 def _last_releases(subject: Subject) -> Iterator[Finding]:
-    """The last stage MUST let go of activations and forward caches in the backward, and keep its outputs until the
+    """The last stage MUST free activations and forward caches in the backward, and keep its outputs until the
     step is over.
     """  # noqa: D205 (one sentence)
     yield from _released(subject, 2, MICROBATCHES)
