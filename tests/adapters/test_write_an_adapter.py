@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gradconform import Capabilities
+
 PAGE = Path(__file__).parents[2] / "docs" / "write-an-adapter.md"
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
@@ -87,3 +89,26 @@ def test_the_page_names_the_entry_point_group_that_is_read() -> None:
     from gradconform.target.resolve import ENTRY_POINTS  # noqa: PLC0415 (it imports torch)
 
     assert f'[project.entry-points."{ENTRY_POINTS}"]' in block("toml")
+
+
+def headings() -> list[str]:
+    return re.findall(r"^## (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_page_begins_with_the_engine_the_adapter_and_the_first_run() -> None:
+    assert headings()[:3] == ["What you have", "The adapter", "Run it"]
+    others = ("An engine that runs the forward again", "When your engine refuses something", "What to claim")
+    assert all(heading in headings()[3:] for heading in others)
+
+
+def test_the_table_of_refusals_lists_claims_that_exist() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("| capability | refused |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.strip().splitlines()[1:]]
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert listed <= Capabilities.__dataclass_fields__.keys()
+    assert {"grad_mode", "changed_params", "sparse_grads"} <= listed
+
+
+def test_the_page_says_once_what_zeros_before_the_first_backward_mean() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert len(re.findall(r"before the first backward[^.]*`main_grad`[^.]*zeros", text)) == 1

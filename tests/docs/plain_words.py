@@ -28,6 +28,12 @@ LISTED = {
     r"for want of|all the same|goes without saying|nobody's rule": "say it directly",
     r"somebody|whoever|nobody": "name the subject",
     r"(?<!left )(?<!leaves )behind": "after",
+    r"unlike the CPU(?:'s)?": "different from the CPU's",
+    r"(?:can|may|could) rest on": "support",
+    r"disappears? with it": "fixing this also fixes",
+    r"received over": "overwritten by a receive",
+    r"already there": "existing",
+    r"joins the zoo": "is added to the zoo",
 }
 
 _LISTED = {word: re.compile(rf"(?<![\w-])(?:{word})(?![\w-])", re.IGNORECASE) for word in LISTED}

@@ -48,3 +48,17 @@ def test_the_newest_release_in_ci_is_the_newest_tested_release() -> None:
     (line,) = (line for line in lines if "==" in line)
     name, release = line.split("==")
     assert (name, release.rpartition(".")[0]) == ("torch", TESTED[-1])
+
+
+def test_the_workflow_of_versions_has_each_python_and_system_that_the_limits_name() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "versions.yml").read_text(encoding="utf-8")
+    lists = dict(re.findall(r"^        (os|python): \[(.*)\]$", workflow, re.MULTILINE))
+    pythons = [one.strip(' "') for one in lists["python"].split(",")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert pythons[0] == project["requires-python"].removeprefix(">=")
+    assert lists["os"].split(", ") == ["ubuntu-latest", "macos-latest", "windows-latest"]
+    limits = " ".join((ROOT / "docs" / "limits.md").read_text(encoding="utf-8").split())
+    assert f"runs Python {pythons[0]} to {pythons[-1]} on Linux, macOS and Windows" in limits
+    declared = {one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)}
+    assert declared < set(pythons)
+    assert all(f"Python {one}" in limits for one in set(pythons) - declared), "untested ones are named"

@@ -210,6 +210,11 @@ def test_a_page_shows_date_commit_and_duration(real: Report) -> None:
     assert "UTC" not in report_page(older)
 
 
+def test_a_failure_has_its_command_after_the_terminal_s_word(real: Report) -> None:
+    shown = " ".join(Page(report_page(real)).shown.split())
+    assert f"reproduce {command_again(real, real.failures[0])}" in shown
+
+
 def test_a_check_with_another_reproduce_command_shows_that_command(real: Report) -> None:
     quiet = [result for result in real.results if result.status == "passed"][:3]
     quoted = replace(quiet[0], check="full.gradients.a b")
