@@ -39,7 +39,7 @@ def refused_or_without_effect(evidence: Evidence) -> Iterator[Finding]:
             yield from left_behind(observation, step)
             for slot, grad in enumerate(step.input_grads or ()):
                 if grad is not None:
-                    text = "got a gradient; expected an error or None"
+                    text = "has a value; expected an error or None"
                     yield Finding("no_error", f"input {slot}", str(step.action), text, sort="input gradient")
 
 

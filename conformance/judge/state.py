@@ -257,7 +257,7 @@ def bit_equal(evidence: Evidence) -> Iterator[Finding]:
     for repeat, observation in enumerate(evidence.observations):
         yield from raised(observation)
         for sort, where, action in _differences(evidence.observation, observation):
-            text = f"repeat {repeat} of {len(evidence.observations)} differs from the first bit by bit"
+            text = f"is not bit-equal to the first run in repeat {repeat} of {len(evidence.observations)}"
             yield Finding("not_repeatable", where, action, text, sort=sort)
             return
 

@@ -183,9 +183,15 @@ def cause_of(group: list[Result]) -> FailureGroup:
 
 
 def _symptom(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
-    """Return the text that all results of a cause share: verbatim, without numbers, or in general words."""
+    """Return the text that all results of a cause share, or that of the smallest one, or general words.
+
+    The smallest one's is taken if the texts differ only in their numbers.
+    """
     letters = " or ".join(sorted({letter_of(str(finding["action"])) for finding in findings}))
-    return _same({cause(result, letters) for result in group}) or _of(findings[0], _OF_TENSORS | _IN_GENERAL, letters)
+    texts = {cause(result, letters) for result in group}
+    if len(texts) > 1 and len(set(map(numberless, texts))) == 1:
+        return f"{cause(smallest_of(group), letters)}, or alike"
+    return texts.pop() if len(texts) == 1 else _of(findings[0], _OF_TENSORS | _IN_GENERAL, letters)
 
 
 def _likely(group: list[Result], findings: list[Mapping[str, Any]]) -> str:
@@ -207,12 +213,6 @@ def _unexplained(cause: Mapping[str, Any]) -> str:
     """Return the sentence of a cause without its own reason."""
     text, why = str(cause["text"]), cause.get("why")
     return text.removesuffix(f": {why['text']}") if why else text
-
-
-def _same(texts: set[str]) -> str:
-    """Return the text that all ``texts`` share, verbatim or without numbers; empty if they differ."""
-    texts = texts if len(texts) == 1 else set(map(numberless, texts))
-    return texts.pop() if len(texts) == 1 else ""
 
 
 def _has_message_alone(result: Result) -> bool:

@@ -22,6 +22,10 @@ def mistakes_in(message: str) -> list[str]:
             found.append(f"double spaces: {line}")
         if _ARTICLE.search(text):
             found.append(f"an article without a noun: {line}")
+        if re.search(r"\bn\b", text):
+            found.append(f"a letter for a number: {line}")
+        if re.search(r"\b(?:a [aeio]|an [^aeiouhFILMNRSX\W])", text):
+            found.append(f"a for an, or an for a: {line}")
         clauses = [clause.strip() for clause in text.split(";")]
         found += [f"twice {clause!r}: {line}" for clause in {*clauses} if clauses.count(clause) > 1]
     return found
