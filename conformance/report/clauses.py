@@ -34,6 +34,8 @@ def clause_of(sentences: Sequence[str]) -> Clause:
     after = _alike([one[before:][::-1] for one in words])
     before -= _actions(words[0][:before][::-1])
     after -= _actions(words[0][len(words[0]) - after :])
+    before = next(one for one in range(before, -1, -1) if _can_end(words[0][:one]))
+    after = next(one for one in range(after, -1, -1) if _opened(words[0][len(words[0]) - one :]) >= 0)
     if before + after < _SHARED_WORDS:
         return Clause("", tuple(sentences))
     own = tuple(" ".join(one[before : len(one) - after]) for one in words)
@@ -47,7 +49,20 @@ def _actions(words: Sequence[str]) -> int:
     return next((number for number, word in enumerate(words) if not _is_action(word)), len(words))
 
 
+def _can_end(words: Sequence[str]) -> bool:
+    """Return whether a gap may follow the words: after an article or in brackets, a part of it has no meaning."""
+    return _opened(words) <= 0 and words[-1:] not in (["the"], ["a"], ["an"])
+
+
+def _opened(words: Sequence[str]) -> int:
+    """Return the number of opening brackets minus that of closing ones."""
+    text = " ".join(words)
+    return text.count("(") - text.count(")")
+
+
 def _is_action(word: str) -> bool:
+    if word == GAP:  # that of a shortened program
+        return True
     try:
         return bool(parse(word.rstrip(",")))
     except ProgramError:

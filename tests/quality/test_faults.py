@@ -126,7 +126,7 @@ def test_every_check_that_a_fault_names_finds_it(fault: Fault, judge_fault: Judg
     assert kinds <= KINDS[fault.topic] | ({"error"} if fault.raises else set())
     assert all(finding["where"] and finding["text"] for result in report for finding in result.findings)
     assert all(SAID.get(fault.name, "") in result.message for result in failed)
-    shown = [re.sub(r"^\[\d+\] +\d+  |^ +", "", str(line)) for line in closing(report, 500)]
+    shown = [re.sub(r"^\[\d+\] +\d+  |^ +", "", str(line)) for line in closing(report, 5000)]
     texts = [*(result.message for result in failed), *map(cause, failed), *shown]
     assert [mistake for text in texts for mistake in mistakes_in(text)] == []
     of_none = [result for result in failed if "None under" in cause(result) or "is None, a" in cause(result)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: Texts between quotes, and those of a target's exception or source, are others' words.
-_OTHERS = re.compile(r"'[^']*'|\"[^\"]*\"|raised \w+: [^;]*")
+#: Texts between quotes, code, and those of a target's exception or source, are others' words.
+_OTHERS = re.compile(r"`[^`]*`|(?<!\w)'[^']*'|\"[^\"]*\"|raised \w+: [^;]*")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 #: An article before the end of a clause.
 _ARTICLE = re.compile(r"\b(?:the|a|an)(?=\s*(?:[;,:)\]]|\.(?:\s|$)|$))")
@@ -24,7 +24,7 @@ def mistakes_in(message: str) -> list[str]:
             found.append(f"an article without a noun: {line}")
         if re.search(r"\bn\b", text):
             found.append(f"a letter for a number: {line}")
-        if re.search(r"\b(?:a [aeio]|an [^aeiouhFILMNRSX\W])", text):
+        if re.search(r"\b(?:a [aeio]|an [^aeiouhAEFHILMNORSUX\W])", text):
             found.append(f"a for an, or an for a: {line}")
         clauses = [clause.strip() for clause in text.split(";")]
         found += [f"twice {clause!r}: {line}" for clause in {*clauses} if clauses.count(clause) > 1]

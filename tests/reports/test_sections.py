@@ -7,13 +7,15 @@ from html import unescape
 
 import pytest
 
+from gradconform.contract import checks_of
 from gradconform.report import sections
 from gradconform.report.by_cause import FailureGroup, by_cause
-from gradconform.report.clauses import Clause, clause_of
+from gradconform.report.clauses import GAP, Clause, clause_of
 from gradconform.report.page.pages import report_markdown, report_page
 from gradconform.report.sections import Item, Section
 from gradconform.report.terminal import closing
 from gradconform.results import Report, Result, Status
+from tests.quality.written import mistakes_in
 
 
 def layouts(report: Report) -> list[str]:
@@ -107,6 +109,20 @@ def test_shared_parts_of_requirements_are_printed_once_and_programs_stay_whole()
     apart = ("B MUST be right.", "W SHOULD be fast.")
     assert clause_of(apart) == Clause("", apart)
     assert clause_of(["B MUST be right"]) == Clause("", ("B MUST be right",))
+    brackets = clause_of(["B MUST be right, in F0 … B0 (17 actions).", "B MUST be right, in F0 … W0 (23 actions)."])
+    assert brackets == Clause("B MUST be right, in …", ("F0 … B0 (17 actions)", "F0 … W0 (23 actions)"))
+    noun = clause_of(["B MUST be right on a (the one).", "B MUST be right on the other (two)."])
+    assert noun == Clause("B MUST be right on …", ("a (the one)", "the other (two)"))
+
+
+def test_no_topic_of_the_contract_is_cut_in_brackets_or_after_an_article() -> None:
+    topics: dict[str, dict[str, None]] = {}
+    for check in checks_of().values():
+        topics.setdefault(check.id.rpartition(".")[0], {})[check.requirement] = None
+    clauses = [clause_of(list(topic)) for topic in topics.values()]
+    assert sum(bool(clause.shared) for clause in clauses) > 20
+    texts = [text for clause in clauses if clause.shared for text in (clause.shared.replace(GAP, ","), *clause.own)]
+    assert [mistake for text in texts for mistake in mistakes_in(text)] == []
 
 
 def test_with_the_right_split_in_torch_fixed_and_remaining_failures_are_listed(real: Report) -> None:
