@@ -92,7 +92,8 @@ def compare(  # noqa: PLR0913, PLR0917 (a tensor, its references, its allowed er
             yield BIT_EQUAL
             return
     if not (got.is_floating_point() or got.is_complex()):
-        text = f"expected plain autograd's integers; {count(int((got != expected).sum()), 'element')} differ"
+        wrong = int((got != expected).sum())
+        text = f"expected plain autograd's integers, got others in {wrong} of {count(got.numel(), 'element')}"
         yield Finding("mismatch", where, label, text, cause=_cause(explain, got), sort=sort)
         return
     judged, exact = _by_the_rule(got, expected, reference, spread=spread, factor=factor, run_in=run_in)

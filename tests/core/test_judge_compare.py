@@ -180,7 +180,7 @@ def test_sparse_gradients_are_compared_by_value() -> None:
 def test_integers_are_equal_or_wrong() -> None:
     assert_expected_inline(
         told(torch.tensor([1, 2, 4]), torch.tensor([1, 2, 3])),
-        """layers.0.weight, after W3: expected plain autograd's integers; 1 element differ""",
+        """layers.0.weight, after W3: expected plain autograd's integers, got others in 1 of 3 elements""",
     )
 
 
