@@ -155,12 +155,18 @@ def groups(results: Iterable[Result], joined: Mapping[_Key, _Key] | None = None)
 
 
 def _joined(found: Mapping[_Key, Sequence[Result]]) -> dict[_Key, _Key]:
-    """Return another key for each group whose causes have one text: the same for every letter of a backward."""
+    """Return another key for each group whose causes have one text: the same for every letter of a backward.
+
+    If some of the texts end with a reason of their own, it does not count.
+    """
     keys: dict[_Key, _Key] = {}
     for key, group in found.items():
         causes = [finding["cause"] for result in group for finding in result.findings]
-        texts = {str(cause["text"]) for cause in causes if cause}
-        if len(texts) == 1 and all(causes) and key[0] != "message":
+        if key[0] == "message" or not all(causes):
+            continue
+        texts = {str(cause["text"]) for cause in causes}
+        texts = texts if len(texts) == 1 else set(map(_unexplained, causes))
+        if len(texts) == 1:
             keys[key] = (*key[:2], *key[3:], *texts)
     return keys
 

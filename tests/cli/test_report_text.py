@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -159,6 +160,23 @@ def both(check: str, *kinds: str, action: str = "W0") -> Result:
     reasons = ({"kind": kind, "text": f"it is {kind}"} for kind in kinds)
     findings = [{**part.findings[0], "cause": reason} for part, reason in zip(parts, reasons, strict=True)]
     return Result.from_dict({**parts[0].to_dict(), "findings": findings}).of_findings(findings)
+
+
+def test_a_cause_with_and_without_a_reason_is_one_after_b_and_w() -> None:
+    never = {"kind": "never_accumulated", "text": "never accumulated"}
+    zeros = {"kind": "output_grads_zero", "text": "the output gradients are zeros"}
+    why = {**never, "text": f"{never['text']}: {zeros['text']}", "why": zeros}
+    causes = {"full.a": ("B0", never), "split.a": ("W0", never), "split.zeros": ("W0", why)}
+    results = []
+    for check, (action, found) in causes.items():
+        one = failed(check, "0.bias", "expected a tensor, got None", kind="missing", action=action)
+        results.append(replace(one, findings=({**one.findings[0], "cause": found},)))
+    (group,) = by_cause(results)
+    assert (group.symptom, group.likely) == (
+        "after B or W, a parameter gradient is None (plain autograd: a tensor)",
+        "never accumulated",
+    )
+    assert [*group.checks] == [*causes]
 
 
 def test_a_check_appears_in_each_of_its_causes_with_only_their_findings() -> None:
