@@ -130,7 +130,7 @@ def rows_of_rows_returned_as_a_view() -> Target:
     class Linear(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (nn.Linear's own name)
             alike = input.dtype == self.weight.dtype and not torch.is_autocast_enabled(input.device.type)
-            if input.dim() != 3 or self.bias is None or not alike:
+            if input.dim() != 3 or not alike or self.bias is None:
                 return super().forward(input)
             found: Any = Rows.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call] # torch's
             return cast("Tensor", found)
