@@ -21,7 +21,7 @@ from .cause import Cause, Mistake
 from .common_cause import GivenGradient, explained, given_by, wrong
 from .inside import strided_as_gradients
 from .parts import forward_right, microbatches, output_grads_at, run_of
-from .rerun import Grads, Rerun, Start, rerun, rerun_of
+from .rerun import Grads, Prepare, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
 
 #: How many equivalent mistakes are reported.
@@ -332,13 +332,22 @@ def _of_other_stages(evidence: Evidence, step: Step, again: Rerun) -> Iterator[t
             yield cause, again.grads(starts)
 
 
+#: Modes that a module may have, each with the mistake that puts all modules into the other one.
+_MODES: tuple[tuple[bool, Mistake, Prepare], ...] = (
+    (False, Mistake.TRAINING_MODE, nn.Module.train),
+    (True, Mistake.EVAL_MODE, nn.Module.eval),
+)
+
+
 def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
     """Yield the forward of a micro-batch in the other mode, and with earlier or later values of its parameters."""
     lane, mb = step.action.stage, step.action.mb
-    trained = "eval" in evidence.trial.modes
-    moded = rerun_of(evidence, step, nn.Module.train if trained else nn.Module.eval)
-    if evidence.recomputed.of(("moded", lane), lambda: _differs(rerun_of(evidence, step), moded)):
-        yield Cause(Mistake.TRAINING_MODE if trained else Mistake.EVAL_MODE), moded
+    modes = {module.training for module in rerun_of(evidence, step).stage.modules()}
+    for mode, mistake, prepare in _MODES:
+        if mode in modes:
+            moded = rerun_of(evidence, step, prepare)
+            if evidence.recomputed.of((mistake, lane), partial(_differs, rerun_of(evidence, step), moded)):
+                yield Cause(mistake), moded
     yield from _with_more_forwards(evidence, step)
     sharing = evidence.trial.sharing(lane)
     changes = [

@@ -70,19 +70,19 @@ def grad_mode_left_off() -> Target:
     return stored_as(lambda _: torch.set_grad_enabled(False))
 
 
-@fault("space.full.no-grad-1", "space.split.half-input-1", takes="mode=no-grad watched=state")
+@fault("space.full.no-grad-1", "space.split.half-input-1", takes="mode=no-grad")
 def grad_mode_left_on() -> Target:
     """B and W turn the recording of operations on and do not restore it: it shows only if it was off before."""
     return stored_as(lambda _: torch.set_grad_enabled(True))
 
 
-@fault("space.full.graded-gain-1", "space.split.default-dtype-1", takes="mode=default-dtype watched=state")
+@fault("space.full.graded-gain-1", "space.split.default-dtype-1", takes="mode=default-dtype")
 def default_dtype_reset() -> Target:
     """B and W set the default dtype to float32, whatever it was before."""
     return stored_as(lambda _: torch.set_default_dtype(torch.float32))
 
 
-@fault("space.full.all-fixed-8", "space.split.state-1", takes="mode=deterministic watched=state")
+@fault("space.full.all-fixed-8", "space.split.state-1", takes="mode=deterministic")
 def deterministic_algorithms_turned_off() -> Target:
     """B and W turn deterministic algorithms off, although the caller has turned them on."""
     return stored_as(lambda _: torch.use_deterministic_algorithms(mode=False))

@@ -246,6 +246,8 @@ SAID = {
     "tensor-hooks-applied-twice": "a hook multiplying it by 4 is applied twice",
     "modules-walked-around": "module hooks are never called",
     "stage-put-into-training-mode": "the stage is in training mode",
+    "submodules-put-into-the-mode-of-the-stage": "the stage is in training mode",
+    "weight-without-a-bias-left-out": "never accumulated",
     "output-that-needs-none-shifts-the-gradients": "an output without requires_grad is skipped",
     "accumulated-inside-and-lost": "only parameters inside a checkpoint get none: .*, or removed again",
     "weights-of-the-first-forward": "the parameters have the values from before (step|replace)",

@@ -112,7 +112,7 @@ def test_differences_of_seed_target_and_environment_are_reported(real: Report) -
 
 
 def test_reports_that_cannot_be_compared_are_refused(real: Report) -> None:
-    with pytest.raises(CompareError, match=r"different contracts, BASE 1\.2 and NEW 2\.0; .* --intersection"):
+    with pytest.raises(CompareError, match=r"different contracts, BASE 1\.3 and NEW 2\.0; .* --intersection"):
         compare(real, replace(real, contract="2.0"))
     assert compare(real, replace(real, contract="2.0"), intersection=True).counts["lost"] == 0
     elsewhere = replace(real, results=[replace(result, device="cuda:0") for result in real.results])
