@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradconform.diagnosis.cause import Mistake
 from gradconform.results import Place, Result
 
 from .by_cause import FailureGroup, Gone, by_cause, cause_of, groups, smallest_of
@@ -20,9 +19,7 @@ from .by_cause import FailureGroup, Gone, by_cause, cause_of, groups, smallest_o
 _LEAST = 2
 
 #: Kinds of mistakes that only a check shows in which the caller changes a value in flight.
-_OF_CHANGES = {
-    one.name.lower() for one in (Mistake.FORWARD_RUNS_AGAIN, Mistake.WRITES_UNCOUNTED, Mistake.WEIGHTS_OF_NOW)
-}
+_OF_CHANGES = {"forward_runs_again", "writes_uncounted", "weights_of_now"}
 
 #: A mistake as its kind, its place and its factors.
 _Key = tuple[str, tuple[str, ...], tuple[float, ...]]
