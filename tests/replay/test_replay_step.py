@@ -122,7 +122,7 @@ def test_each_script_has_no_undefined_name_and_no_unneeded_code() -> None:
     texts = [script(case, target) for case in SOME for target in (TORCH, "reference-runtime")]
     lines = [len(text.splitlines()) for text in texts]
     assert lines[0] < 340
-    assert max(lines) < 620
+    assert max(lines) < 720
     texts.append(script(CASES["step.plain"], "reference-split", runtime=False))
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F401,F811", "-"]
     done = subprocess.run(ruff, input="\n\n".join(map(_alone, texts)), capture_output=True, text=True, check=False)
