@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gradconform import swap
 from gradconform.adapter import Session, StageSpec
 from gradconform.reference.autograd import AutogradSession
+from gradconform.reference.deferred_linear import product
 
 from .rebuilt import StageTarget
 
@@ -118,8 +119,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: _Products) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.products = products
-        y = F.linear(x, weight, bias)
-        return y if x.dim() == 2 else y.clone()  # noqa: PLR2004 (otherwise a view, which no layer may write to)
+        return product(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

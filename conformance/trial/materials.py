@@ -234,6 +234,7 @@ def _drawn_arguments(
     case: StageCase, dtype: torch.dtype, seed: int, mb: int, less: int = 0
 ) -> tuple[Tensor | None, ...]:
     """Return the drawn arguments of a micro-batch, without the last ``less`` rows of each tensor."""
+    # Three lists for each seed, so that the micro-batches of a stage and of the next one differ.
     own = 3 * seed + mb if case.listed else stable_seed(seed, case.name, "args", mb)
     drawn = draw_arguments(case.inputs, seed=own, dtype=dtype, mb=mb)
     return _small(tuple(one if one is None else one[: len(one) - less] for one in drawn) if less else drawn)

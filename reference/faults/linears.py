@@ -80,19 +80,13 @@ def _with_layers(kind: type[nn.Module], own: type[nn.Module], **attributes: Any)
     return with_session(Session)
 
 
-def _with_linears(ways: Callable[[], _Ways]) -> Target:
-    """Return a target whose Linears compute in other ways, made for each session."""
-
-    class Session(FunctionsSession):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            swap(self._stage, nn.Linear, _Linear, ways=ways())
-
-    return with_session(Session)
+def _with_linears(ways: _Ways) -> Target:
+    """Return a target whose Linears compute in other ways."""
+    return _with_layers(nn.Linear, _Linear, ways=ways)
 
 
 @fault("*.gradients.complex-no-bias")
-@alters(lambda of_input: _with_linears(lambda: _Ways(of_input=of_input)))
+@alters(lambda of_input: _with_linears(_Ways(of_input=of_input)))
 def conjugated_only_with_a_bias(grad: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The input gradient of a Linear without a bias is computed with the weight, not with its conjugate."""
     return grad @ (weight if bias is None else weight.conj())
@@ -161,7 +155,7 @@ def _with_embeddings(*, padded: bool, counted: bool) -> Target:
 
 
 @fault("counts.gradients.rows-1537-*", cause="rows_left_out")
-@alters(lambda of_weight: _with_linears(lambda: _Ways(of_weight=of_weight)))
+@alters(lambda of_weight: _with_linears(_Ways(of_weight=of_weight)))
 def last_block_of_rows_dropped(rows: Tensor, x: Tensor) -> Tensor:
     """Above 1,024 rows, a weight gradient is the sum over whole blocks of 1,024 rows."""
     whole = len(rows) // 1024 * 1024 or len(rows)
@@ -169,7 +163,7 @@ def last_block_of_rows_dropped(rows: Tensor, x: Tensor) -> Tensor:
 
 
 @fault("*.gradients.residual-linear")
-@alters(lambda of_input: _with_linears(lambda: _Ways(of_input=of_input)))
+@alters(lambda of_input: _with_linears(_Ways(of_input=of_input)))
 def input_gradient_in_place_of_the_output_gradient(grad: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A square Linear writes its input gradient into the memory of its output gradient."""
     found = _of_input(grad, weight, bias)

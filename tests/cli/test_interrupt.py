@@ -21,6 +21,9 @@ from tests.command_process import COMMAND_OF_A_WORKER
 
 Command = Callable[..., Any]
 
+#: Three checks of one stage each.
+CHECKS = ("--profile", "full", "--checks", "full.*.mlp*")
+
 #: The third call of its stage_backward is ctrl-C.
 INTERRUPTS = """
 import os, signal, torch
@@ -43,17 +46,9 @@ def test_ctrl_c_gives_130_and_reports_the_checks_that_ran(
     process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...]
 ) -> None:
     target_file(INTERRUPTS)
-    done = process(
-        "run",
-        "backward.py",
-        "--checks",
-        "full.gradients.mlp,full.gradients.residual,full.loss.mlp",
-        "--json",
-        "report.json",
-        *how,
-    )
+    done = process("run", "backward.py", *CHECKS, "--json", "report.json", *how)
     assert (done.code, done.err) == (130, "")
-    assert "The run was stopped: interrupted in full.gradients." in done.out
+    assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
     assert "incomplete, no verdict: 1 of" in done.last
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert (report["verdict"], report["conforms"]) == ("incomplete", False)
@@ -100,17 +95,9 @@ def test_a_termination_signal_gives_its_exit_code_and_reports_the_checks_that_ra
     process: Command, target_file: Command, tmp_path: Path, how: tuple[str, ...], sent: signal.Signals
 ) -> None:
     target_file(ENDS.format(name=sent.name, workers=not how, command_of_a_worker=COMMAND_OF_A_WORKER))
-    done = process(
-        "run",
-        "backward.py",
-        "--checks",
-        "full.gradients.mlp,full.gradients.residual,full.loss.mlp",
-        "--json",
-        "report.json",
-        *how,
-    )
+    done = process("run", "backward.py", *CHECKS, "--json", "report.json", *how)
     assert (done.code, done.err) == (128 + sent, "")
-    assert "The run was stopped: interrupted in full.gradients." in done.out
+    assert "The run was stopped: interrupted in full.gradients.mlp" in done.out
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["verdict"] == "incomplete"
     ran = report["summary"]["ran"]
