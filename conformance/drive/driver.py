@@ -11,7 +11,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from gradconform.process.interrupts import interrupts_seen, pass_on_an_interrupt
 from gradconform.results import Sort
 from gradconform.trees import equal, flattened, in_key_order, tensors
 from gradconform.trial.materials import Materials, mean_squares
-from gradconform.trial.modes import call_in
+from gradconform.trial.modes import call_in, threads_like_this_one
 from gradconform.trial.program import Action
 
 from .adapter_mistake import mistake_in
@@ -257,7 +256,7 @@ class _Run:
         barrier = threading.Barrier(2)
         for one in lane, other:
             vars(one.stage)["meeting"] = barrier
-        with ThreadPoolExecutor(2) as threads:
+        with threads_like_this_one(2) as threads:
             for done in [threads.submit(self._act, *one) for one in ((lane, sight), (other, second))]:
                 done.result()
         for one in lane, other:

@@ -52,9 +52,18 @@ def call_in(modes: frozenset[str], kind: str, device: torch.device, call: Callab
         run = call if lower is None else _under_autocast(call, device.type, lower)
         run = _without_grad(run) if backward and "no_grad" in modes else run
         if (backward and "thread" in modes) or (kind == "F" and "forward_thread" in modes):
-            with ThreadPoolExecutor(1) as thread:
+            with threads_like_this_one(1) as thread:
                 return thread.submit(run).result()
         return run()
+
+
+def threads_like_this_one(count: int) -> ThreadPoolExecutor:
+    """Return a pool of ``count`` new threads, each of which computes with as many threads as this one does.
+
+    MKL takes all cores in a new thread, whatever was set in another one: then sums get another order there, and small
+    products wait for each other.
+    """
+    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),))
 
 
 def _lower(modes: frozenset[str]) -> torch.dtype | None:
