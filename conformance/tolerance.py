@@ -276,8 +276,11 @@ def _rms(tensor: Tensor) -> float:
 
 def _peak_and_rms(tensor: Tensor) -> tuple[float, float]:
     size = tensor.detach().abs().double()
-    size = torch.where(torch.isfinite(size), size, 0.0)
-    return _max(size), _rms(size)
+    peak = _max(size)
+    if not math.isfinite(peak):
+        size = torch.where(torch.isfinite(size), size, 0.0)
+        peak = _max(size)
+    return peak, _rms(size)
 
 
 def describe(value: Any, other: Any = None) -> str:

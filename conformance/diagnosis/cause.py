@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import Enum, unique
 from typing import Any
@@ -331,7 +331,7 @@ class Cause:
 
     def __str__(self) -> str:
         """Return the sentence."""
-        reported = self.kind.value.format(c=self, **_words(self))
+        reported = self.kind.value.format_map(_Words(self))
         reported = f"{reported}: {self.why}" if self.why else reported
         return f"{reported} (found in {self.dtype})" if self.dtype else reported
 
@@ -379,32 +379,38 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}{'s' if len(numbers) > 1 else ''} {listed([str(number) for number in numbers])}"
 
 
-def _words(cause: Cause) -> dict[str, str]:
-    """Return the words for several values in sentences."""
-    inner = [str(one) for one in cause.causes]
+class _Words(Mapping[str, Any]):
+    """The words for several values in sentences, each made when a sentence asks for it; ``c`` is the cause itself."""
+
+    def __init__(self, cause: Cause) -> None:
+        self._cause = cause
+
+    def __getitem__(self, word: str) -> Any:
+        """Return a cause, or words for some of its values."""
+        return self._cause if word == "c" else _WORDS[word](self._cause)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(("c", *_WORDS))
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return 1 + len(_WORDS)
+
+
+def _inner(cause: Cause) -> list[str]:
+    return [str(one) for one in cause.causes]
+
+
+def _either(cause: Cause) -> str:
     # "X; or it equals …": the gradient, which is the subject of all other sentences too, has no name in them.
     also = [f"it {one}" if one.kind is Mistake.OTHER_PARAMETER else str(one) for one in cause.causes[1:]]
+    return "; or ".join([*_inner(cause)[:1], *also])
+
+
+def _sum(cause: Cause) -> str:
     weighted = zip(cause.microbatches, cause.factors, strict=False)
-    return {
-        "parts": listed([_part(mb) for mb in cause.microbatches]),
-        "others": listed([_part(mb) for mb in cause.others]),
-        "slots": numbered(cause.names[0] if cause.names else "output", cause.slots),
-        "dropped": "its gradient is dropped" if len(cause.slots) == 1 else "their gradients are dropped",
-        "any_name": " or ".join(cause.names),
-        "names": listed(cause.names),
-        "acting": listed([name.removesuffix("'s parameters") for name in cause.names]),
-        "s": "s" if len(cause.names) == 1 else "",
-        "sum": " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted),
-        "uses": ", ".join(f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0),
-        "special": f" ({', '.join(inner)})" if inner else "",
-        "hooks": _hooks(cause),
-        "several": "; ".join(inner),
-        "either": "; or ".join([*inner[:1], *also]),
-        "rules": ", or ".join(inner),
-        "ranks": numbered("rank", cause.slots),
-        "has": "has" if len(cause.slots) == 1 else "have",
-        "factors": ", ".join(f"{factor:.4g}" for factor in cause.factors),
-    }
+    return " + ".join(f"{factor:.3g} × {_part(mb)}" for mb, factor in weighted)
 
 
 def _hooks(cause: Cause) -> str:
@@ -417,3 +423,28 @@ def _hooks(cause: Cause) -> str:
 
 def _part(microbatch: int | None) -> str:
     return "the earlier value" if microbatch is None else f"micro-batch {microbatch}"
+
+
+#: The words that sentences use, by the names in them.
+_WORDS: Mapping[str, Callable[[Cause], str]] = {
+    "parts": lambda cause: listed([_part(mb) for mb in cause.microbatches]),
+    "others": lambda cause: listed([_part(mb) for mb in cause.others]),
+    "slots": lambda cause: numbered(cause.names[0] if cause.names else "output", cause.slots),
+    "dropped": lambda cause: "its gradient is dropped" if len(cause.slots) == 1 else "their gradients are dropped",
+    "any_name": lambda cause: " or ".join(cause.names),
+    "names": lambda cause: listed(cause.names),
+    "acting": lambda cause: listed([name.removesuffix("'s parameters") for name in cause.names]),
+    "s": lambda cause: "s" if len(cause.names) == 1 else "",
+    "sum": _sum,
+    "uses": lambda cause: ", ".join(
+        f"use {n} counted {one:.3g} times" for n, one in enumerate(cause.factors) if one != 1.0
+    ),
+    "special": lambda cause: f" ({', '.join(_inner(cause))})" if cause.causes else "",
+    "hooks": _hooks,
+    "several": lambda cause: "; ".join(_inner(cause)),
+    "either": _either,
+    "rules": lambda cause: ", or ".join(_inner(cause)),
+    "ranks": lambda cause: numbered("rank", cause.slots),
+    "has": lambda cause: "has" if len(cause.slots) == 1 else "have",
+    "factors": lambda cause: ", ".join(f"{factor:.4g}" for factor in cause.factors),
+}

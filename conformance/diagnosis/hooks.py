@@ -72,10 +72,13 @@ def hooked(evidence: Evidence, step: Step) -> Cause | None:
 
 
 def _found(evidence: Evidence, step: Step) -> Cause | None:
+    first = next(candidates := chain(_on_tensors(evidence, step), _on_modules(evidence, step)), None)
+    if first is None:  # common: the stage has no hooks
+        return None
     all_given = given_by(evidence, step)
     if not any(given.got is not None for given in wrong(all_given)):
         return None
-    for cause, again in chain(_on_tensors(evidence, step), _on_modules(evidence, step)):
+    for cause, again in chain([first], candidates):
         if explained(all_given, again.grads(again.given)):
             return cause
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -265,10 +266,10 @@ def _wrong_tensor(evidence: Evidence, step: Step, got: Tensor, parts: list[Part]
 def _finite(got: Tensor, parts: list[Part]) -> tuple[Tensor, list[Part]]:
     """Return a value and its parts with zeros where one of them is not finite: no sum explains NaN and inf."""
     own = [part.value for part in parts if part.value.shape == got.shape]
-    finite = [torch.isfinite(dense(one).abs()) for one in (got, *own) if one.is_floating_point() or one.is_complex()]
-    kept = torch.stack([one.to(got.device) for one in finite]).all(0) if finite else None
-    if kept is None or bool(kept.all()):
+    floating = [one for one in (got, *own) if one.is_floating_point() or one.is_complex()]
+    if all(math.isfinite(largest(one)) for one in floating):  # common, and quick
         return got, parts
+    kept = torch.stack([torch.isfinite(dense(one).abs()).to(got.device) for one in floating]).all(0)
     masked = [
         replace(part, value=torch.where(kept, dense(part.value), 0.0)) if part.value.shape == got.shape else part
         for part in parts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,23 +30,22 @@ FITTED = 48.0
 class Wrong:
     """A wrong tensor ``got`` and the ``right`` one, both dense and in float64.
 
-    ``scale`` is the largest element of all parts of either; ``eps`` is that of the tensor's own dtype.
+    ``scale`` is the largest element of all parts of either; ``eps`` is that of the tensor's own dtype. ``error`` is the
+    largest error of the tensor, and ``allowed`` how far an explanation may be from it: rounding, and far less than the
+    error that it explains.
     """
 
     got: Tensor
     right: Tensor
     eps: float
     scale: float
+    error: float = field(init=False)
+    allowed: float = field(init=False)
 
-    @property
-    def error(self) -> float:
-        """The largest error of the tensor."""
-        return largest(self.got - self.right)
-
-    @property
-    def allowed(self) -> float:
-        """How far an explanation may be from the wrong tensor: rounding, and far less than the error it explains."""
-        return min(rounding(self.eps, self.scale), self.error / 4.0)
+    def __post_init__(self) -> None:
+        """Measure the error once: every explanation is compared with it."""
+        object.__setattr__(self, "error", largest(self.got - self.right))
+        object.__setattr__(self, "allowed", min(rounding(self.eps, self.scale), self.error / 4.0))
 
     def off(self, value: Tensor) -> float:
         """Return how far ``value`` is from the wrong tensor."""
@@ -57,10 +56,13 @@ class Wrong:
 
         ``fitted`` of its numbers were computed from the wrong tensor, so as many elements prove nothing.
         """
-        if value is None or value.shape != self.got.shape or not self.off(value) <= self.allowed:
+        if value is None or value.shape != self.got.shape:
+            return False
+        off = self.off(value)
+        if not off <= self.allowed:
             return False
         # The probability that a wrong element is this near to a hypothesis by chance is one in 2 ** each.
-        near = max(self.off(value), self.eps * self.scale)
+        near = max(off, self.eps * self.scale)
         each = math.log2(self.error / near) if self.error > near else 0.0
         return (distinct(value - self.right, 2.0 * near) - fitted) * each >= enough
 
@@ -69,14 +71,16 @@ class Wrong:
 class WrongTensor(Wrong):
     """A wrong tensor of a program, seen after a ``step`` of it."""
 
-    evidence: Evidence
-    step: Step
+    evidence: Evidence = field(kw_only=True)
+    step: Step = field(kw_only=True)
 
 
 def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
     """Return the wrong tensor of a program, as :func:`wrong_values`."""
     wrong = wrong_values(got, right, parts)
-    return None if wrong is None else WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence, step)
+    if wrong is None:
+        return None
+    return WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence=evidence, step=step)
 
 
 def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
@@ -87,9 +91,10 @@ def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
     if got.shape != right.shape or not got.numel() or not (got.is_floating_point() or got.is_complex()):
         return None
     wide, right = dense(widen(got)), dense(right)
-    if not bool(torch.isfinite(wide.abs()).all() and torch.isfinite(right.abs()).all()):
+    sizes = largest(wide), largest(right)  # NaN if an element is
+    if not all(map(math.isfinite, sizes)):
         return None
-    scale = max(largest(wide), largest(right), parts)
+    scale = max(*sizes, parts)
     return Wrong(wide, right, torch.finfo(got.dtype).eps, scale)
 
 

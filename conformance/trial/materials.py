@@ -49,7 +49,7 @@ T = TypeVar("T")
 #: Drawn values of more bytes are freed with the materials of their trial, and are not kept for later trials.
 _LARGE = 2**15
 
-#: How many drawn values of each sort are kept. Checks that read the same ones are near each other, and eight times as many
+#: How many drawn values of each sort are kept. Checks that read the same ones are near each other: eight times as many
 #: would save a twentieth of the draws.
 _KEPT = 256
 
