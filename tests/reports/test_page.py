@@ -15,7 +15,7 @@ import pytest
 from gradconform.cli import main
 from gradconform.contract.frozen import frozen
 from gradconform.report.page.pages import report_markdown, report_page, runs_markdown, runs_page, side_by_side
-from gradconform.report.page.rows import reported_result
+from gradconform.report.page.rows import ReportedResult, reported_result
 from gradconform.report.page.topics import by_topic
 from gradconform.report.sentences import command_again
 from gradconform.results import Report, Result
@@ -149,10 +149,14 @@ def test_a_page_shows_the_verdict_counts_and_every_check(real: Report) -> None:
 
 
 def _shown(text: str, shown: str) -> bool:
-    """Return whether a finding is on a page: word for word, or its numbers in columns."""
+    """Return whether a finding is on a page: word for word, or its numbers in columns, with fewer digits."""
     numbers = re.sub(r", (?=\d+[],])", ",", text)
-    values = re.findall(r"(?:at|expected|got|error|bound|error/bound) (\S+?)(?=[:,;]? |$)", numbers)
-    return text in shown or "\t".join(values) in shown
+    found = re.search(r"at (\S+): expected (\S+), got (\S+); .*error/bound (\S+)", numbers)
+    if text in shown or found is None:
+        return text in shown
+    place, expected, got, ratio = found.groups()
+    short = [f"{float(expected):.4g}", f"{float(got):.4g}"]
+    return any("\t".join([place, *values, ratio]) in shown for values in (short, [expected, got]))
 
 
 def numbers(count: int, cause: str | None = None) -> Result:
@@ -173,7 +177,7 @@ def numbers(count: int, cause: str | None = None) -> Result:
 
 def test_wrong_values_are_lines_of_columns_and_a_shared_cause_is_told_once(real: Report) -> None:
     reported = reported_result(real, numbers(2, "micro-batch 0 added as well"))
-    assert reported.numbers.splitlines()[0] == "0.weight\tW0\t[3,0]\t-0.12\t-0.33\t0.214\t9.54e-07\t3.12e+05"
+    assert reported.numbers.splitlines()[0] == "0.weight\tW0\t[3,0]\t-0.12\t-0.33\t3.12e+05"
     assert reported.message == "all likely cause: micro-batch 0 added as well"
 
 
@@ -182,22 +186,46 @@ def test_a_single_wrong_value_is_a_sentence(real: Report) -> None:
     assert (reported.numbers, reported.message) == ("", finding_line(reported.result.findings[0]))
 
 
-def test_of_many_wrong_values_the_later_ones_have_their_error_alone(real: Report) -> None:
-    lines = reported_result(real, numbers(200)).numbers.splitlines()
-    assert len(lines) == 9
-    assert lines[-1].startswith("and 192 more, error/bound: 8.weight W0 3.12e+05, 9.weight 3.12e+05")
-    assert lines[-1].endswith("199.weight 3.12e+05")
+def test_of_many_wrong_values_the_later_ones_have_names_alone(real: Report) -> None:
+    result = numbers(200)
+    larger = {**result.findings[7], "text": str(result.findings[7]["text"]).replace("3.12e+05", "4.5e+06")}
+    result = replace(result, findings=(*result.findings[:7], larger, *result.findings[8:]))
+    lines = reported_result(real, result).numbers.splitlines()
+    assert len(lines) == 6
+    assert lines[-1].startswith("and 195 more, error/bound 3.12e+05 to 4.5e+06: 5.weight W0, 6.weight, 7.weight")
+    assert lines[-1].endswith("24.weight, and 175 more")
 
 
 def test_a_later_wrong_value_repeats_neither_its_module_nor_its_action(real: Report) -> None:
-    result = numbers(11)
+    result = numbers(8)
     names, actions = ("layers.0", "layers.1", "layers.0"), ("W0", "W0", "W1")
     later = [
         {**one, "where": name, "action": action}
-        for one, name, action in zip(result.findings[8:], names, actions, strict=True)
+        for one, name, action in zip(result.findings[5:], names, actions, strict=True)
     ]
-    last = reported_result(real, replace(result, findings=(*result.findings[:8], *later))).numbers.splitlines()[-1]
-    assert last == "and 3 more, error/bound: layers.0 W0 3.12e+05, .1 3.12e+05, layers.0 W1 3.12e+05"
+    last = reported_result(real, replace(result, findings=(*result.findings[:5], *later))).numbers.splitlines()[-1]
+    assert last == "and 3 more, error/bound 3.12e+05: layers.0 W0, .1, layers.0 W1"
+
+
+def digits(*, expected: str, got: str) -> list[str]:
+    """Return the expected and the actual number as a page shows them."""
+    result = numbers(2)
+    text = str(result.findings[0]["text"]).replace("-0.12", expected).replace("-0.33", got)
+    found = tuple({**one, "text": text} for one in result.findings)
+    line = replace(result, findings=found)
+    return ReportedResult(result=line, command=None, script=None, programs=()).numbers.splitlines()[0].split("\t")[3:5]
+
+
+def test_a_wrong_value_has_as_many_digits_as_tell_it_from_the_right_one() -> None:
+    assert digits(expected="-3.45747519", got="-0.83012253") == ["-3.457", "-0.8301"]
+    assert digits(expected="3.45747519", got="3.4574749") == ["3.45747519", "3.4574749"]
+    assert digits(expected="1+2j", got="1.5+2j") == ["1+2j", "1.5+2j"]
+
+
+def test_the_columns_of_numbers_are_explained_where_there_are_any(real: Report) -> None:
+    told = "The columns of a wrong tensor are its name"
+    assert told in Page(report_page(replace(real, results=[*real.results, numbers(2)]))).shown
+    assert told not in Page(report_page(replace(real, results=real.results[:1]))).shown
 
 
 def test_a_page_shows_date_commit_and_duration(real: Report) -> None:
@@ -247,8 +275,8 @@ def test_rows_repeat_neither_their_topic_nor_a_likely_cause(real: Report) -> Non
     failed = [replace(numbers(3, why), check=f"split.loss.case-{number}") for number in range(40)]
     page = report_page(replace(real, results=failed))
     rows = page.partition('<div id="rows">')[2]
-    assert (rows.count(why), rows.count("split.loss"), rows.count("all likely cause: cause-1\n")) == (0, 1, 40)
-    assert f"<dt>cause-1<dd>{why}\n" in page
+    assert (rows.count(why), rows.count("split.loss"), rows.count("all cause-1\n")) == (0, 1, 40)
+    assert f"<dt>cause-1<dd>likely cause: {why}\n" in page
     assert {f"split.loss.case-{number}" for number in range(40)} == Page(page).rows.keys()
 
 

@@ -31,7 +31,9 @@ def render_own(template: str, **values: Any) -> str:
 
 
 def _own(name: str) -> Markup:
-    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704 (the kit's own file, no input)
+    """Return a style sheet or script of the kit without indents and empty lines, which every page would repeat."""
+    lines = (_TEMPLATES / name).read_text(encoding="utf-8").splitlines()
+    return Markup("\n".join(filter(None, map(str.strip, lines))))  # noqa: S704 (the kit's own file, no input)
 
 
 def _into_html(value: object) -> object:

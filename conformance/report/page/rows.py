@@ -99,17 +99,16 @@ class ReportedResult:
     def numbers(self) -> str:
         """Return a line per wrong tensor, if several have numbers, each value in its column; a repeated cause is ″.
 
-        Of the tensors after the first :data:`_IN_COLUMNS`, it has names, actions and error/bound alone; an action and
-        the module of a name are left out where they are those of the tensor before.
+        Of the tensors after the first :data:`_IN_COLUMNS`, it has names and actions alone, with the range of their
+        error/bound, and of those after the first :data:`_IN_SHORT` only how many they are. An action and the module of
+        a name are left out where they are those of the tensor before.
         """
         found, more = self._in_numbers[:_IN_COLUMNS], self._in_numbers[_IN_COLUMNS:]
         if len(found) < _SEVERAL:
             return ""
         reasons = ["" if self._shared is not None else _reason(one).removeprefix("; ") for one in found]
         shown = ["″" if reason and reason == before else reason for before, reason in pairwise(["", *reasons])]
-        short = map(_in_short, more, [None, *more])
-        last = [f"and {len(more)} more, error/bound: {', '.join(short)}"] if more else []
-        return "\n".join([*map(_columns, found, shown), *last])
+        return "\n".join([*map(_columns, found, shown), *([_in_one_line(more)] if more else [])])
 
     @property
     def seen(self) -> str:
@@ -140,22 +139,44 @@ _NUMBERS = re.compile(
 
 
 #: The most wrong tensors of one result that are shown with all their numbers.
-_IN_COLUMNS = 8
+_IN_COLUMNS = 5
+
+#: The most wrong tensors after those that are named; a JSON report has all.
+_IN_SHORT = 20
+
+
+def _in_one_line(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many wrong tensors these are, the range of their error/bound, and the names of the first ones."""
+    ratios = sorted((str(one["text"]).rpartition(" ")[2] for one in findings), key=float)
+    of = ratios[0] if ratios[0] == ratios[-1] else f"{ratios[0]} to {ratios[-1]}"
+    names = [*map(_in_short, findings[:_IN_SHORT], [None, *findings])]
+    rest = [f"and {len(findings) - len(names)} more"] if len(findings) > len(names) else []
+    return f"and {len(findings)} more, error/bound {of}: {', '.join([*names, *rest])}"
 
 
 def _in_short(finding: Mapping[str, Any], before: Mapping[str, Any] | None) -> str:
-    """Return the name, action and error/bound of a finding, as far as they differ from those of the one before."""
-    name, action, ratio = str(finding["where"]), str(finding["action"]), str(finding["text"]).rpartition(" ")[2]
+    """Return the name and action of a finding, as far as they differ from those of the one before."""
+    name, action = str(finding["where"]), str(finding["action"])
     if before is None or before["action"] != action:
-        return f"{name} {action} {ratio}"
+        return f"{name} {action}"
     module, dot, _ = name.rpartition(".")
-    return f"{name[len(module) :] if dot and module == before['where'].rpartition('.')[0] else name} {ratio}"
+    return name[len(module) :] if dot and module == before["where"].rpartition(".")[0] else name
 
 
 def _columns(finding: Mapping[str, Any], reason: str) -> str:
     found = _NUMBERS.fullmatch(str(finding["text"]))
-    values = [] if found is None else [found["at"].replace(" ", ""), *found.groups()[1:]]
+    values = [] if found is None else [found["at"].replace(" ", ""), *_in_digits(found), found["ratio"]]
     return "\t".join([str(finding["where"]), str(finding["action"]), *values, *([reason] if reason else [])])
+
+
+def _in_digits(found: re.Match[str]) -> list[str]:
+    """Return the expected and the actual number in four digits, or in all if these are equal."""
+    numbers = [found["expected"], found["got"]]
+    try:
+        short = [f"{float(number):.4g}" for number in numbers]
+    except ValueError:  # a complex number, or words
+        return numbers
+    return numbers if short[0] == short[1] else short
 
 
 def _without_reason(finding: Mapping[str, Any]) -> str:

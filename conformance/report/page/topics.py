@@ -46,17 +46,18 @@ class Topic:
 class Listing:
     """All topics, and the meanings of names that appear in several lines, such as stages.
 
-    ``causes`` has the names of likely causes, by their texts.
+    ``causes`` has the names of likely causes, by their texts; ``in_columns`` is set if a row has columns of numbers.
     """
 
     topics: tuple[Topic, ...]
     meanings: Mapping[str, str]
     causes: Mapping[str, str]
+    in_columns: bool
 
     def shortened(self, text: str) -> str:
         """Return the text of a row with the names of likely causes."""
         for cause, name in self.causes.items():
-            text = text.replace(cause, name)
+            text = text.replace(f"{_LIKELY}{cause}", name)
         return text
 
 
@@ -66,7 +67,8 @@ def listing_of(rows: Sequence[Row]) -> Listing:
     found = groupby(sorted(rows, key=_topic_of), key=_topic_of)
     topics = tuple(_topic(name, list(group), meanings) for name, group in found)
     causes = _causes(rows)
-    return Listing(topics, {**meanings, **_inverse(causes)}, causes)
+    in_columns = any(one is not None and one.numbers for row in rows for one in row.reported)
+    return Listing(topics, {**meanings, **_inverse(causes)}, causes, in_columns)
 
 
 def _topic_of(row: Row) -> str:
@@ -84,8 +86,12 @@ def by_topic(checks: Iterable[str]) -> str:
 
 def _inverse(causes: Mapping[str, str]) -> dict[str, str]:
     """Return the likely causes by name, in the order of their numbers."""
-    return dict(sorted(((name, text) for text, name in causes.items()), key=lambda one: (len(one[0]), one[0])))
+    named = {name: f"{_LIKELY}{text}" for text, name in causes.items()}
+    return dict(sorted(named.items(), key=lambda one: (len(one[0]), one[0])))
 
+
+#: What a finding has before its cause; a name stands for both.
+_LIKELY = "likely cause: "
 
 #: The least number of letters of a likely cause that gets a name.
 _LONG = 24
