@@ -287,6 +287,7 @@ def test_no_process_outlives_an_ended_command(
         (worker,) = children_of(server)
         run.send_signal(number)
     wait_until(lambda: not (lives(server) or lives(worker)))
+    assert [one for one in (server, worker) if lives(one)] == []
 
 
 def test_checks_that_crash_and_several_workers_cost_one_import_of_torch(
