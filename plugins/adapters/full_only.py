@@ -94,8 +94,11 @@ class PipedSession(FullOnlySession):
         self._user = AutogradSession(_Spread(piped), spec)
 
     def forward(self, mb: int, args: tuple[Any, ...], target: Tree = None) -> Tree:
-        """Call the pipe."""
+        """Call the pipe; raise :class:`UnsupportedError` for an argument without rows to divide."""
         refuse_parameters(args)
+        if any(isinstance(arg, Tensor) and not arg.dim() for arg in args):
+            msg = "a pipe divides every argument along its first dimension; a tensor without dimensions has none"
+            raise UnsupportedError(msg)
         return self._user.forward(mb, args, target)
 
     def backward(self, mb: int, output_grads: Tree) -> tuple[Tensor | None, ...]:
