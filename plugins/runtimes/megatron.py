@@ -5,7 +5,6 @@ Its schedules create tensors on ``cuda`` by name; here these are created on the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -17,9 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, ModuleSession, Shard, StepSpec, balance_experts, scale_auxiliary, scale_second
+from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second
 
-from .exchanged_tokens import over_replicas
+from .megatron_experts import divided_experts
+from .megatron_layers import divided_layers, divided_loss
+from .megatron_norm import joint_norm
 from .named_device import NamedDevice
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
@@ -30,10 +31,9 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
         finalize_model_grads,
     )
     from megatron.core.enums import ModelType
-    from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32, get_grad_norm_fp32
+    from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
     from megatron.core.pipeline_parallel import get_forward_backward_func
-    from megatron.core.tensor_parallel.mappings import all_to_all
-    from megatron.core.transformer.module import MegatronModule, param_is_not_shared
+    from megatron.core.transformer.module import MegatronModule
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 
@@ -44,11 +44,9 @@ class MegatronRuntime:
     claims: Mapping[str, str] = {
         "schedule": "1f1b interleaved-1f1b",
         "data_parallel": "unwrapped ddp",
-        "tensor_parallel": "whole-layers",
         "precision": "unmixed autocast",
         # zero_grad_buffer "needs to be called at the beginning of each training iteration".
         "steps": "one-step zeroed evaluated-first clipped unreduced",
-        "experts": "dense whole-experts experts-over-replicas",
         # Its attention refuses sequences over ranks: "Context parallelism is only supported by TEDotProductAttention".
         "context": "whole-sequences",
     }
@@ -73,16 +71,21 @@ class MegatronSession(ModuleSession):
         super().__init__(stages, spec)
         self._gradients = False
         ranks, chunks = len(spec.placement), len(stages)
+        over_tensor_ranks = "tensor" in spec.experts.values()
+        over_replicas = "replicas" in spec.experts.values()
         parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=spec.tensor_ranks,
             pipeline_model_parallel_size=ranks,
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-            expert_model_parallel_size=spec.replicas if "replicas" in spec.experts.values() else 1,
+            expert_model_parallel_size=spec.replicas if over_replicas else spec.tensor_ranks if over_tensor_ranks else 1,
+            expert_tensor_parallel_size=1 if over_tensor_ranks else spec.tensor_ranks,
             create_gloo_process_groups=False,
         )
-        #: The number of experts in each parameter whose experts are divided over replicas.
-        self.divided = dict(_divided(stages, spec))
         self.config = _configuration(spec, chunks)
+        #: This rank's parts of the parameters that ranks divide.
+        self.parts = dict(divided_experts(stages, spec))
         with _on(spec.device):
+            self.parts |= divided_layers(stages, spec, self.config)
             self.chunks = [self._chunk(index, stage) for index, stage in sorted(stages.items())]
         self.config.no_sync_func = [one.no_sync for one in self.chunks] if chunks > 1 else self.chunks[0].no_sync
         self.config.finalize_model_grads_func = finalize_model_grads
@@ -146,7 +149,12 @@ class MegatronSession(ModuleSession):
         return model(batch.x, **batch.kwargs), partial(self._loss, batch.target)
 
     def _loss(self, target: Tensor, output: Tensor) -> tuple[Any, ...]:
-        loss = self.spec.loss(output, target)
+        heads = [name for name, style in self.spec.shared.items() if style == "vocabulary"]
+        loss = (
+            divided_loss(self.spec, self.parts[f"{heads[-1]}.weight"].rows, output, target)
+            if heads
+            else self.spec.loss(output, target)
+        )
         logged = {"loss": loss.detach().clone()}
         if self.spec.reduction == "tokens":
             return loss, self.spec.counts(target).sum().int(), logged
@@ -169,34 +177,22 @@ class MegatronSession(ModuleSession):
         )
 
     def params(self) -> dict[str, Any]:
-        """Return the parameters; experts are shards."""
+        """Return the parameters; those that ranks divide are shards."""
         return self._as_shards(super().params())
 
     def _as_shards(self, kept: dict[str, Any]) -> dict[str, Any]:
-        shards = {
-            name: Shard(value, len(value) * self.spec.replica, self.divided[name])
-            for name, value in kept.items()
-            if name in self.divided and value is not None
-        }
-        return kept | shards
+        divided = {name: value for name, value in kept.items() if name in self.parts and value is not None}
+        return kept | {name: self.parts[name].shard(value) for name, value in divided.items()}
 
     def clip(self, max_norm: float) -> float:
-        """Clip as its optimizers do: by the unshared gradients, over all ranks that have a part of them.
-
-        Experts have an optimizer of their own, whose norm covers the ranks with other experts too.
-        """
+        """Clip as its optimizers do."""
         parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
         for one in parameters:
             one.decoupled_grad = one.main_grad
-        grads = {dense: [one.main_grad for one in parameters if param_is_not_shared(one)
-                         and getattr(one, "allreduce", True) is dense] for dense in (True, False)}  # fmt: skip
         with _on(self.spec.device):
-            norm = get_grad_norm_fp32(grads[True], grad_stats_parallel_group=parallel_state.get_model_parallel_group())
-            if self.divided:
-                group = parallel_state.get_expert_tensor_model_pipeline_parallel_group()
-                norm = math.hypot(norm, get_grad_norm_fp32(grads[False], grad_stats_parallel_group=group))
+            norm = joint_norm(parameters, lambda one: one.main_grad)
             clip_grad_by_total_norm_fp32(parameters, max_norm, norm, use_decoupled_grad=True)
-        return float(norm)
+        return norm
 
     def update(self, lr: float) -> None:
         """Step with ``main_grad`` as ``.grad``, as its optimizers do."""
@@ -248,29 +244,18 @@ class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
         return output
 
 
-def _divided(stages: Mapping[int, nn.Module], spec: StepSpec) -> Iterator[tuple[str, int]]:
-    """Keep this rank's experts; yield each divided parameter's full name and the number of experts of all ranks."""
-    for name, style in spec.experts.items():
-        index, _, inner = name.partition(".")
-        if style == "whole" or int(index) not in stages:
-            continue
-        module = stages[int(index)].get_submodule(inner)
-        for which, whole in list(module.named_parameters()):
-            part = nn.Parameter(whole.detach().chunk(spec.replicas)[spec.replica].clone(), whole.requires_grad)
-            part.allreduce = False  # type: ignore[attr-defined] # as Megatron's experts say it of their parameters
-            module.register_parameter(which, part)
-            yield f"{name}.{which}", len(whole)
-        exchange = partial(all_to_all, parallel_state.get_expert_model_parallel_group())
-        vars(module)["forward"] = partial(over_replicas, module, exchange, spec.replicas)
-
-
 def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:
     """Return the configuration; its layer sizes belong to no layer here."""
     ranks = len(spec.placement)
     return TransformerConfig(
         num_layers=spec.stages,
-        hidden_size=1,
-        num_attention_heads=1,
+        hidden_size=spec.tensor_ranks,
+        num_attention_heads=spec.tensor_ranks,
+        tensor_model_parallel_size=spec.tensor_ranks,
+        # As its warning requires: "When using expert parallelism and tensor parallelism for training, sequence
+        # parallelism must be used".
+        sequence_parallel="sequence" in spec.shared.values() or (spec.tensor_ranks > 1 and bool(spec.experts)),
+        perform_initialization=False,
         pipeline_model_parallel_size=ranks,
         virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
         pipeline_dtype=spec.dtype,

@@ -6,7 +6,6 @@ Its modules create tensors on CUDA's current device, and draw from its generator
 from __future__ import annotations
 
 import contextlib
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.nn import functional as F
 
 from gradconform.adapter import needed
+from gradconform.plugins.runtimes.megatron_norm import joint_norm
 from gradconform.plugins.runtimes.named_device import NamedDevice
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
@@ -24,9 +24,7 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor_model_parallel_grads
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
     from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
-    from megatron.core.transformer.module import param_is_not_shared
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -83,20 +81,8 @@ def config_of(size: int, **given: Any) -> TransformerConfig:
 
 def norm_of(module: nn.Module) -> float:
     """Return the norm by which Megatron's optimizers clip: one has the experts, and sums over other ranks."""
-    dense: list[Tensor] = []
-    experts: list[Tensor] = []
-    for one in module.parameters():
-        counted = param_is_not_shared(one) and tensor_parallel.param_is_not_tensor_parallel_duplicate(one)
-        if one.grad is not None and counted:
-            (dense if getattr(one, "allreduce", True) else experts).append(one.grad)
-    groups = (
-        parallel_state.get_model_parallel_group(),
-        parallel_state.get_expert_tensor_model_pipeline_parallel_group(),
-    )
     with NamedDevice(next(module.parameters()).device):
-        norms = [get_grad_norm_fp32(own, grad_stats_parallel_group=group)
-                 for own, group in zip((dense, experts), groups, strict=True)]  # fmt: skip
-    return math.hypot(*norms)
+        return joint_norm(module.parameters(), lambda one: one.grad)
 
 
 def gradients_summed(module: nn.Module, config: TransformerConfig) -> None:

@@ -1,0 +1,159 @@
+"""Shares layers over tensor ranks by Megatron-core's own parallel layers, and its loss over a divided vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradconform.adapter import needed
+from gradconform.runtime import Shard, StepSpec
+
+with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
+    from megatron.core.parallel_state import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+    from megatron.core.tensor_parallel import (
+        ColumnParallelLinear,
+        RowParallelLinear,
+        VocabParallelEmbedding,
+        gather_from_sequence_parallel_region,
+        scatter_to_sequence_parallel_region,
+        set_tensor_model_parallel_attributes,
+        vocab_parallel_cross_entropy,
+    )
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a parameter on this rank: its start in a dimension, of which the whole parameter has ``rows``.
+
+    The part may end with padding.
+    """
+
+    start: int
+    rows: int
+    dim: int = 0
+
+    def shard(self, value: Tensor) -> Shard:
+        """Return the part without its padding."""
+        count = min(value.shape[self.dim], self.rows - self.start)
+        return Shard(value.narrow(self.dim, 0, count), self.start, self.rows, self.dim)
+
+
+def divided_layers(
+    stages: Mapping[int, nn.Module], spec: StepSpec, config: TransformerConfig
+) -> Iterator[tuple[str, Part]]:
+    """Replace the shared layers of stages by Megatron's; yield each divided parameter's full name and its part."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for full, style in spec.shared.items():
+        index, _, name = full.partition(".")
+        if int(index) not in stages:
+            continue
+        old = stages[int(index)].get_submodule(name)
+        if style == "sequence":
+            vars(old)["forward"] = partial(_norm_of_own_rows, old)
+            for one in old.parameters():
+                one.sequence_parallel = True  # type: ignore[attr-defined] # as Megatron's norms say it
+            continue
+        new, dim = _layer(old, config, row=style == "row"), 1 if style == "row" else 0
+        for which, whole in list(old.named_parameters()):
+            if style == "row" and which == "bias":
+                _fill(getattr(new, which), whole, whole)
+                continue
+            ranks = get_tensor_model_parallel_world_size()
+            own = getattr(new, which)
+            start = get_tensor_model_parallel_rank() * own.shape[dim]
+            _fill(own, whole, _padded(whole, dim, ranks * own.shape[dim]).narrow(dim, start, own.shape[dim]))
+            if which == "weight":
+                set_tensor_model_parallel_attributes(own, is_parallel=True, dim=dim, stride=1)
+            # A tied weight stays one parameter.
+            setattr(new, which, made.setdefault(whole, own))
+            yield f"{full}.{which}", Part(start, whole.shape[dim], dim)
+        parent, _, last = name.rpartition(".")
+        setattr(stages[int(index)].get_submodule(parent), last, new)
+
+
+def _layer(old: nn.Module, config: TransformerConfig, *, row: bool) -> nn.Module:
+    """Return Megatron's layer in place of another, with a vocabulary that all ranks divide."""
+    ranks = get_tensor_model_parallel_world_size()
+    if isinstance(old, nn.Embedding):
+        words = old.num_embeddings + -old.num_embeddings % ranks
+        return VocabParallelEmbedding(words, old.embedding_dim, init_method=nn.init.normal_, config=config)
+    assert isinstance(old, nn.Linear)
+    biased = old.bias is not None
+    if row:
+        return _Row(
+            old.in_features, old.out_features, config=config, init_method=nn.init.normal_, bias=biased,
+            input_is_parallel=True, skip_bias_add=False,
+        )  # fmt: skip
+    outputs = old.out_features + -old.out_features % ranks
+    return _Column(old.in_features, outputs, config=config, init_method=nn.init.normal_, bias=biased)
+
+
+def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
+    own.requires_grad_(whole.requires_grad)
+    with torch.no_grad():
+        own.copy_(value)
+
+
+def _padded(value: Tensor, dim: int, size: int) -> Tensor:
+    """Return a tensor with zeros after its end in a dimension."""
+    missing = size - value.shape[dim]
+    return F.pad(value, (0, 0) * (value.dim() - 1 - dim) + (0, missing)) if missing else value
+
+
+class _Column(ColumnParallelLinear):  # type: ignore[misc] # megatron-core has no types
+    """Its layer for an input that every rank has whole; it returns no bias apart."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return this rank's outputs."""
+        outputs: Tensor = super().forward(own_rows(x) if self.sequence_parallel else x)[0]
+        return outputs[: len(x)]
+
+
+class _Row(RowParallelLinear):  # type: ignore[misc] # megatron-core has no types
+    """Its layer for an output that every rank has whole; it returns no bias apart."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum over ranks."""
+        if self.sequence_parallel:
+            return whole_rows(super().forward(_divisible(x))[0], len(x))
+        summed: Tensor = super().forward(x)[0]
+        return summed
+
+
+def _norm_of_own_rows(norm: nn.Module, x: Tensor) -> Tensor:
+    """Return a norm's outputs for all rows; each rank computes its own."""
+    return whole_rows(type(norm).forward(norm, own_rows(x)), len(x))
+
+
+def own_rows(x: Tensor) -> Tensor:
+    """Return this rank's rows of a tensor that every rank has; the last rows may be padding."""
+    own: Tensor = scatter_to_sequence_parallel_region(_divisible(x))
+    return own
+
+
+def whole_rows(own: Tensor, count: int) -> Tensor:
+    """Return the rows of all ranks; each rank then computes the same with them."""
+    every: Tensor = gather_from_sequence_parallel_region(own, tensor_parallel_output_grad=False)
+    return every[:count]
+
+
+def _divisible(x: Tensor) -> Tensor:
+    """Return a tensor whose rows all ranks divide: Megatron refuses others."""
+    return _padded(x, 0, len(x) + -len(x) % get_tensor_model_parallel_world_size())
+
+
+def divided_loss(spec: StepSpec, words: int, output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of a micro-batch from the scores of this rank's words."""
+    rank, own = get_tensor_model_parallel_rank(), output.shape[-1]
+    real = min(own, words - rank * own)
+    # Words that only pad the vocabulary have no share in the softmax.
+    scores = F.pad(output[..., :real], (0, own - real), value=-torch.inf)
+    counted = spec.counts(target)
+    total: Tensor = vocab_parallel_cross_entropy(scores, target)[counted].sum()
+    return total / counted.sum() if spec.reduction == "mean" else total
