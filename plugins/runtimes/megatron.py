@@ -45,8 +45,6 @@ class MegatronRuntime:
         "schedule": "1f1b interleaved-1f1b",
         "data_parallel": "unwrapped ddp",
         "precision": "unmixed autocast",
-        # zero_grad_buffer "needs to be called at the beginning of each training iteration".
-        "steps": "one-step zeroed evaluated-first clipped unreduced",
         # Its attention refuses sequences over ranks: "Context parallelism is only supported by TEDotProductAttention".
         "context": "whole-sequences",
     }
@@ -69,7 +67,7 @@ class MegatronSession(ModuleSession):
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Create the process groups, the configuration and the wrapped chunks."""
         super().__init__(stages, spec)
-        self._gradients = False
+        self._gradients = self._finalized = False
         ranks, chunks = len(spec.placement), len(stages)
         over_tensor_ranks = "tensor" in spec.experts.values()
         over_replicas = "replicas" in spec.experts.values()
@@ -103,7 +101,24 @@ class MegatronSession(ModuleSession):
         return float(self.spec.microbatches * self.spec.replicas) if self.spec.reduction == "sum" else 1.0
 
     def step(self, batch: Batch) -> list[Tensor] | None:
-        """Run the schedule."""
+        """Run the schedule, and finalize the gradients."""
+        if self._finalized and self._finalizing_changes():
+            msg = (
+                'zero_grad_buffer "needs to be called at the beginning of each training iteration": the gradients of '
+                "the step before would be reduced twice"
+            )
+            raise UnsupportedError(msg)
+        losses = self._train(batch)
+        self._finalized = True
+        return losses
+
+    def _finalizing_changes(self) -> bool:
+        """Return whether finalizing changes gradients: without other ranks that reduce them, they only add up."""
+        spec = self.spec
+        over_ranks = spec.replicas > 1 or self.config.sequence_parallel or (spec.tied and len(spec.placement) > 1)
+        return bool(over_ranks) or spec.reduction == "tokens"
+
+    def _train(self, batch: Batch) -> list[Tensor] | None:
         self._gradients = True
         return self._run(batch, forward_only=False)
 
@@ -113,7 +128,7 @@ class MegatronSession(ModuleSession):
             msg = "finalized gradients are divided by the tokens of the last step"
             raise UnsupportedError(msg)
         finalize, self.config.finalize_model_grads_func = self.config.finalize_model_grads_func, None
-        losses = self.step(batch)
+        losses = self._train(batch)
         self.config.finalize_model_grads_func = finalize
         return losses
 
@@ -162,7 +177,7 @@ class MegatronSession(ModuleSession):
 
     def zero_grad(self) -> None:
         """Zero the buffers."""
-        self._gradients = False
+        self._gradients = self._finalized = False
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
 

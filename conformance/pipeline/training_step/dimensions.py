@@ -340,6 +340,52 @@ ALONE: dict[str, dict[str, str]] = {
         "experts": "experts-over-replicas",
         "routing": "idle-rank",
     },
+    "column-row-clipped": {"layout": "one-stage", "steps": "clipped", "tensor_parallel": "column-row"},
+    "ddp-sequence": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "sequence",
+    },
+    "ddp-vocabulary": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "loss": "tokens",
+        "steps": "clipped",
+        "tensor_parallel": "vocabulary",
+    },
+    "tied-vocabulary": {"steps": "clipped", "weights": "tied", "tensor_parallel": "vocabulary"},
+    "sequence-experts": {
+        "layout": "two-replicas",
+        "data_parallel": "ddp",
+        "steps": "clipped",
+        "tensor_parallel": "sequence",
+        "experts": "experts-over-tensor-ranks",
+        "routing": "uneven-routing",
+    },
+    "interleaved-sequence": {
+        "schedule": "interleaved-1f1b",
+        "rows": "lengths",
+        "steps": "zeroed",
+        "layers": "checkpoint",
+        "tensor_parallel": "sequence",
+    },
+    "TMP-low-rank-sequence": {
+        "layout": "one-stage", "weights": "frozen-layers", "steps": "clipped", "tensor_parallel": "sequence",
+    },
+    "TMP-tied-one": {
+        "layout": "one-stage", "weights": "tied", "steps": "clipped", "tensor_parallel": "vocabulary",
+    },
+    "TMP-frozen": {
+        "weights": "frozen-stage", "steps": "clipped", "tensor_parallel": "vocabulary", "rows":"ragged",
+    },
+    "TMP-drop": {
+        "layout": "one-stage", "steps": "clipped", "tensor_parallel": "sequence", "experts": "experts-over-tensor-ranks", "routing": "dropped-tokens",
+    },
+    "TMP-idle": {
+        "layout": "one-stage", "steps": "clipped", "tensor_parallel": "vocabulary", "experts": "experts-over-tensor-ranks", "routing": "idle-rank", "loss":"sum",
+    },
     "dropped-tokens": {
         "layout": "two-by-two",
         "data_parallel": "fsdp",

@@ -120,11 +120,15 @@ def _mistaken_run(composition: Composition, dtype: torch.dtype, seed: int, atten
 def _opened(
     runtime: Runtime, stages: Mapping[int, nn.Module], spec: StepSpec, place: Place
 ) -> Iterator[RuntimeSession]:
-    """Open a session, and close it if nothing was raised: after an error, this process ends."""
+    """Open a session, and close it unless an error was raised, after which this process ends."""
     place.note("opening the runtime")
     with place.within():
         session = runtime.open(dict(stages), spec)
-    yield session
+    try:
+        yield session
+    except UnsupportedError:
+        session.close()
+        raise
     place.note("closing the runtime")
     with place.within():
         session.close()
