@@ -14,11 +14,13 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from gradconform.adapter import UnsupportedError, needed
 from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second
 
 from .megatron_experts import divided_experts
+from .megatron_fully_sharded import fully_sharded, refusal
 from .megatron_layers import divided_layers, divided_loss
 from .megatron_norm import joint_norm
 from .named_device import NamedDevice
@@ -43,7 +45,7 @@ class MegatronRuntime:
     name = "megatron-core"
     claims: Mapping[str, str] = {
         "schedule": "1f1b interleaved-1f1b",
-        "data_parallel": "unwrapped ddp",
+        "data_parallel": "unwrapped ddp fsdp fsdp-kept",
         "precision": "unmixed autocast",
         # Its attention refuses sequences over ranks: "Context parallelism is only supported by TEDotProductAttention".
         "context": "whole-sequences",
@@ -58,6 +60,8 @@ class MegatronRuntime:
         if chunks > 1 and (spec.microbatches < ranks or 0 < spec.microbatches % ranks < ranks):
             msg = f"interleaving requires a multiple of {ranks} micro-batches, got {spec.microbatches}"
             raise UnsupportedError(msg)
+        if refused := refusal(spec):
+            raise UnsupportedError(refused)
         return MegatronSession(stages, spec)
 
 
@@ -67,6 +71,7 @@ class MegatronSession(ModuleSession):
     def __init__(self, stages: Mapping[int, nn.Module], spec: StepSpec) -> None:
         """Create the process groups, the configuration and the wrapped chunks."""
         super().__init__(stages, spec)
+        self._shards_data = spec.data_parallel.startswith("fsdp")
         self._gradients = self._finalized = False
         ranks, chunks = len(spec.placement), len(stages)
         over_tensor_ranks = "tensor" in spec.experts.values()
@@ -75,7 +80,11 @@ class MegatronSession(ModuleSession):
             tensor_model_parallel_size=spec.tensor_ranks,
             pipeline_model_parallel_size=ranks,
             virtual_pipeline_model_parallel_size=chunks if chunks > 1 else None,
-            expert_model_parallel_size=spec.replicas if over_replicas else spec.tensor_ranks if over_tensor_ranks else 1,
+            expert_model_parallel_size=spec.replicas
+            if over_replicas
+            else spec.tensor_ranks
+            if over_tensor_ranks
+            else 1,
             expert_tensor_parallel_size=1 if over_tensor_ranks else spec.tensor_ranks,
             create_gloo_process_groups=False,
         )
@@ -90,10 +99,12 @@ class MegatronSession(ModuleSession):
         scale_auxiliary(stages.values(), self._factor() / spec.microbatches)
         scale_second(stages.values(), self._factor() / spec.microbatches)
 
-    def _chunk(self, index: int, stage: nn.Module) -> DistributedDataParallel:
+    def _chunk(self, index: int, stage: nn.Module) -> nn.Module:
         tied = [name for name in self.spec.tied if name.startswith(f"{index}.")]
         shared = dict(self.named("named_parameters"))[tied[0]] if tied else None
         chunk = _Chunk(self.config, stage, shared, first=index == 0, last=index == self.spec.stages - 1)
+        if self._shards_data:
+            return fully_sharded(self.config, chunk, self.spec)
         return DistributedDataParallel(self.config, DistributedDataParallelConfig(), chunk, disable_bucketing=index > 0)
 
     def _factor(self) -> float:
@@ -115,7 +126,9 @@ class MegatronSession(ModuleSession):
     def _finalizing_changes(self) -> bool:
         """Return whether finalizing changes gradients: without other ranks that reduce them, they only add up."""
         spec = self.spec
-        over_ranks = spec.replicas > 1 or self.config.sequence_parallel or (spec.tied and len(spec.placement) > 1)
+        # fully_shard reduces gradients in the backward, before they are accumulated.
+        over_replicas = spec.replicas > 1 and not self._shards_data
+        over_ranks = over_replicas or self.config.sequence_parallel or (spec.tied and len(spec.placement) > 1)
         return bool(over_ranks) or spec.reduction == "tokens"
 
     def _train(self, batch: Batch) -> list[Tensor] | None:
@@ -176,14 +189,15 @@ class MegatronSession(ModuleSession):
         return loss * self._factor(), logged
 
     def zero_grad(self) -> None:
-        """Zero the buffers."""
+        """Zero the buffers, and free other gradients as its optimizers do."""
         self._gradients = self._finalized = False
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
+        super().zero_grad()
 
     def param_grads(self) -> dict[str, Any]:
         """Return ``main_grad``; None before the first step instead of zeros."""
-        found = {name: getattr(one, "main_grad", None) for name, one in self.named("named_parameters")}
+        found = {name: _grad_of(one) for name, one in self.named("named_parameters")}
         return self._as_shards(
             {
                 name: grad if self._gradients or (grad is not None and bool(grad.any())) else None
@@ -197,25 +211,25 @@ class MegatronSession(ModuleSession):
 
     def _as_shards(self, kept: dict[str, Any]) -> dict[str, Any]:
         divided = {name: value for name, value in kept.items() if name in self.parts and value is not None}
-        return kept | {name: self.parts[name].shard(value) for name, value in divided.items()}
+        return kept | {name: self.parts[name].shard(_unsharded(value)) for name, value in divided.items()}
 
     def clip(self, max_norm: float) -> float:
         """Clip as its optimizers do."""
         parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
         for one in parameters:
-            one.decoupled_grad = one.main_grad
+            one.decoupled_grad = _grad_of(one)
         with _on(self.spec.device):
-            norm = joint_norm(parameters, lambda one: one.main_grad)
+            norm = joint_norm(parameters, _grad_of)
             clip_grad_by_total_norm_fp32(parameters, max_norm, norm, use_decoupled_grad=True)
         return norm
 
     def update(self, lr: float) -> None:
         """Step with ``main_grad`` as ``.grad``, as its optimizers do."""
-        parameters = [one for _, one in self.named("named_parameters") if one.requires_grad]
-        for one in parameters:
+        buffered = [one for _, one in self.named("named_parameters") if hasattr(one, "main_grad")]
+        for one in buffered:
             one.grad = one.main_grad
         super().update(lr)
-        for one in parameters:
+        for one in buffered:
             one.grad = None
         balance_experts(self.modules.values(), self._total)
 
@@ -257,6 +271,17 @@ class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
         """Run the stage on ``x``, or on the received input."""
         output: Tensor = self.stage(x if self.pre_process else self._received, **kwargs)
         return output
+
+
+def _grad_of(parameter: Any) -> Any:
+    """Return the gradient as ``finalize_model_grads`` finds it."""
+    return parameter.main_grad if hasattr(parameter, "main_grad") else parameter.grad
+
+
+def _unsharded(value: Tensor) -> Tensor:
+    """Return a tensor as all replicas have it."""
+    whole: Tensor = value.full_tensor() if isinstance(value, DTensor) else value
+    return whole
 
 
 def _configuration(spec: StepSpec, chunks: int) -> TransformerConfig:

@@ -27,9 +27,7 @@ def divided_experts(stages: Mapping[int, nn.Module], spec: StepSpec) -> Iterator
             continue
         module = stages[int(index)].get_submodule(inner)
         over_tensor_ranks = style == "tensor"
-        ranks, rank = (
-            (spec.tensor_ranks, spec.tensor_rank) if over_tensor_ranks else (spec.replicas, spec.replica)
-        )
+        ranks, rank = (spec.tensor_ranks, spec.tensor_rank) if over_tensor_ranks else (spec.replicas, spec.replica)
         for which, whole in list(module.named_parameters()):
             part = nn.Parameter(whole.detach().chunk(ranks)[rank].clone(), whole.requires_grad)
             # As Megatron's experts say it of their parameters.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,21 +78,21 @@ def divided_layers(
         setattr(stages[int(index)].get_submodule(parent), last, new)
 
 
-def _layer(old: nn.Module, config: TransformerConfig, *, row: bool) -> nn.Module:
+def _layer(old: Any, config: TransformerConfig, *, row: bool) -> nn.Module:
     """Return Megatron's layer in place of another, with a vocabulary that all ranks divide."""
     ranks = get_tensor_model_parallel_world_size()
     if isinstance(old, nn.Embedding):
         words = old.num_embeddings + -old.num_embeddings % ranks
         return VocabParallelEmbedding(words, old.embedding_dim, init_method=nn.init.normal_, config=config)
-    assert isinstance(old, nn.Linear)
+    outputs, inputs = old.weight.shape
     biased = old.bias is not None
     if row:
         return _Row(
-            old.in_features, old.out_features, config=config, init_method=nn.init.normal_, bias=biased,
-            input_is_parallel=True, skip_bias_add=False,
+            inputs, outputs, config=config, init_method=nn.init.normal_, bias=biased, input_is_parallel=True,
+            skip_bias_add=False,
         )  # fmt: skip
-    outputs = old.out_features + -old.out_features % ranks
-    return _Column(old.in_features, outputs, config=config, init_method=nn.init.normal_, bias=biased)
+    outputs += -outputs % ranks
+    return _Column(inputs, outputs, config=config, init_method=nn.init.normal_, bias=biased)
 
 
 def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:

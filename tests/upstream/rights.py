@@ -289,6 +289,12 @@ def linear_of_torch() -> contextlib.AbstractContextManager[None]:
     return replaced((place, lambda x, weight, bias, *_: nn.functional.linear(x, weight, bias)))
 
 
+def finished_base_wrapper() -> contextlib.AbstractContextManager[None]:
+    """Accept what the schedules pass, where nothing is left to finish."""
+    home = "megatron.core.distributed.data_parallel_base._BaseDataParallel"
+    return replaced((f"{home}.finish_grad_sync", lambda *_, **__: None))
+
+
 def deepspeeds_engine() -> contextlib.AbstractContextManager[None]:
     """Run one backward over the outputs that require a gradient, and free them in any case."""
     from deepspeed.runtime import engine as engines  # noqa: PLC0415 (in one process alone)
@@ -382,7 +388,10 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "clipped_by_norm_of_first_stage": norm_of_all_stages,
         "norm_averaged_over_experts": norm_of_all_experts,
     },
-    "megatron-core": {"bias_beside_frozen_weight": linear_of_torch},
+    "megatron-core": {
+        "bias_beside_frozen_weight": linear_of_torch,
+        "fully_sharded_grads_not_finalized": finished_base_wrapper,
+    },
     "torch": {
         "accumulated_grads_scaled_again": plain_schedules,
         "as_strided_scatter_gradient_of_overwritten": scattered_into_a_copy,

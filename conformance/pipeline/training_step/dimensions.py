@@ -371,21 +371,6 @@ ALONE: dict[str, dict[str, str]] = {
         "layers": "checkpoint",
         "tensor_parallel": "sequence",
     },
-    "TMP-low-rank-sequence": {
-        "layout": "one-stage", "weights": "frozen-layers", "steps": "clipped", "tensor_parallel": "sequence",
-    },
-    "TMP-tied-one": {
-        "layout": "one-stage", "weights": "tied", "steps": "clipped", "tensor_parallel": "vocabulary",
-    },
-    "TMP-frozen": {
-        "weights": "frozen-stage", "steps": "clipped", "tensor_parallel": "vocabulary", "rows":"ragged",
-    },
-    "TMP-drop": {
-        "layout": "one-stage", "steps": "clipped", "tensor_parallel": "sequence", "experts": "experts-over-tensor-ranks", "routing": "dropped-tokens",
-    },
-    "TMP-idle": {
-        "layout": "one-stage", "steps": "clipped", "tensor_parallel": "vocabulary", "experts": "experts-over-tensor-ranks", "routing": "idle-rank", "loss":"sum",
-    },
     "dropped-tokens": {
         "layout": "two-by-two",
         "data_parallel": "fsdp",
