@@ -101,6 +101,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.fsdp-accumulated": "failed",  # megatron_core/fully_sharded_grads_not_finalized.py
             "step.fsdp-used-on-one-replica": "failed",  # the same
             "step.pairs.batch-norm-2": "failed",
+            "step.pairs.evaluated-2": "failed",
             "step.pairs.four-replicas-1": "failed",
             "step.pairs.inductor-1": "failed",
             "step.pairs.never-used-1": "failed",

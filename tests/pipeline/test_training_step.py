@@ -440,6 +440,37 @@ def test_the_plain_runtime_passes_every_step_on_eight_ranks(tmp_path: Path) -> N
     assert "unclaimed capabilities are tried" not in told
 
 
+#: A runtime whose sessions refuse each step, and of which a process may have one at a time.
+REFUSING = """
+from gradconform.adapter import UnsupportedError
+from gradconform.reference.runtime import PlainRuntime, PlainSession
+
+
+class Session(PlainSession):
+    def step(self, batch):
+        raise UnsupportedError("it trains nothing")
+
+    def close(self):
+        Runtime.opened = False
+
+
+class Runtime(PlainRuntime):
+    opened = False
+
+    def open(self, stages, spec):
+        assert not Runtime.opened, "a session is still open"
+        Runtime.opened = True
+        return Session(stages, spec)
+"""
+
+
+@pytest.mark.slow
+def test_a_session_that_refuses_a_step_is_closed_before_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "refusing.py").write_text(REFUSING, encoding="utf-8")
+    told, found = run("refusing.py:Runtime", "--checks", "step.plain,step.batch-norm", folder=tmp_path)
+    assert {result["message"] for result in found.values()} == {"the runtime refuses it: it trains nothing"}, told
+
+
 @pytest.mark.slow
 def test_torch_loses_gradients_in_an_evaluation_and_counts_an_extra_batch(tmp_path: Path) -> None:
     told, found = run("torch", "--checks", "step.fsdp-evaluated,step.batch-norm,step.plain", folder=tmp_path)
