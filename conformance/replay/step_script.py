@@ -69,7 +69,11 @@ class ReplayedStep:
         """Return the script, which will be stored in ``file``."""
         made = self._composition
         counted = self._is_adapter or made.reduction == "tokens"
-        entries: dict[str, set[str]] = {"ACTS": {*made.steps}, "_STYLES": {*self._specs[0].shared.values()}}
+        entries: dict[str, set[str]] = {
+            "ACTS": {*made.steps},
+            "_STYLES": {*self._specs[0].shared.values()},
+            "forwards": {made.experts},
+        }
         parts = reached(
             [
                 *((model, name) for name in (self._loss.partition("(")[0], *(["counts"] if counted else []))),
@@ -159,7 +163,6 @@ class ReplayedStep:
             "used is not None": bool(made.use),
             "self.dropping": made.routing == "dropped",
             "self.summed": made.reduction == "tokens",
-            "summed": made.reduction == "tokens",
             "routing": made.routing,
             "composition.batches": made.batches,
             "BALANCES": bool(made.experts) and "update" in made.steps,

@@ -25,6 +25,7 @@ def known_of_torch(composition: Composition) -> dict[str, Any]:
     return {
         "single": None,
         "'vocabulary' in self.spec.shared.values()": vocabulary,
+        **{f"{style!r} in spec.experts.values()": composition.experts == style for style in ("replicas", "tensor")},
         **({} if vocabulary else {"looked_up": False}),
     }
 

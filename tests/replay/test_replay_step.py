@@ -87,6 +87,8 @@ def without_kit(tmp_path: Path) -> str:
         pytest.param("step.pairs.sequence-2", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
         pytest.param("step.autocast", 0, ["rank 1: right: "], marks=pytest.mark.nightly),
         ("step.fsdp-mixed", 0, ["rank 1: right: "]),
+        # Two replicas: the factor of a sum is their number.
+        ("step.fsdp-accumulated", 0, ["rank 1: right: "]),
     ],
 )
 def test_a_torch_only_script_shows_the_failure_of_torchs_runtime(
@@ -122,7 +124,7 @@ def test_each_script_has_no_undefined_name_and_no_unneeded_code() -> None:
     texts = [script(case, target) for case in SOME for target in (TORCH, "reference-runtime")]
     lines = [len(text.splitlines()) for text in texts]
     assert lines[0] < 340
-    assert max(lines) < 720
+    assert max(lines) < 620
     texts.append(script(CASES["step.plain"], "reference-split", runtime=False))
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F401,F811", "-"]
     done = subprocess.run(ruff, input="\n\n".join(map(_alone, texts)), capture_output=True, text=True, check=False)
