@@ -19,23 +19,16 @@ from torch.distributed.tensor import DTensor
 from gradconform.adapter import UnsupportedError, needed
 from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second
 
-from .megatron_experts import divided_experts
-from .megatron_fully_sharded import fully_sharded, refusal
-from .megatron_layers import divided_layers, divided_loss
+from .megatron_chunks import refusal, wrapped
+from .megatron_layers import divided_experts, divided_layers, divided_loss
 from .megatron_norm import joint_norm
 from .named_device import NamedDevice
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core import parallel_state
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.enums import ModelType
+    from megatron.core.distributed import finalize_model_grads
     from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
     from megatron.core.pipeline_parallel import get_forward_backward_func
-    from megatron.core.transformer.module import MegatronModule
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 
@@ -102,10 +95,7 @@ class MegatronSession(ModuleSession):
     def _chunk(self, index: int, stage: nn.Module) -> nn.Module:
         tied = [name for name in self.spec.tied if name.startswith(f"{index}.")]
         shared = dict(self.named("named_parameters"))[tied[0]] if tied else None
-        chunk = _Chunk(self.config, stage, shared, first=index == 0, last=index == self.spec.stages - 1)
-        if self._shards_data:
-            return fully_sharded(self.config, chunk, self.spec)
-        return DistributedDataParallel(self.config, DistributedDataParallelConfig(), chunk, disable_bucketing=index > 0)
+        return wrapped(self.config, self.spec, index, stage, shared)
 
     def _factor(self) -> float:
         """Return the factor that turns the schedule's mean over micro-batches and replicas into a sum."""
@@ -242,35 +232,6 @@ class MegatronSession(ModuleSession):
     def close(self) -> None:
         """Free the groups."""
         parallel_state.destroy_model_parallel()
-
-
-class _Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
-    """A stage with the methods that the schedules and ``finalize_model_grads`` call on a model."""
-
-    model_type = ModelType.encoder_or_decoder
-
-    def __init__(
-        self, config: TransformerConfig, stage: nn.Module, shared: nn.Parameter | None, *, first: bool, last: bool
-    ) -> None:
-        super().__init__(config)
-        self.stage, self.pre_process, self.post_process = stage, first, last
-        self.share_embeddings_and_output_weights = shared is not None
-        self._shared, self._received = [shared], None
-        if shared is not None and last and not first:
-            shared.shared = True  # type: ignore[attr-defined]  # as LanguageModule says it of the copy
-
-    def set_input_tensor(self, received: Any) -> None:
-        """Store the input from the previous stage."""
-        self._received = received[0] if isinstance(received, list) else received
-
-    def shared_embedding_or_output_weight(self) -> nn.Parameter | None:
-        """Return the weight that the first and the last stage share."""
-        return self._shared[0]
-
-    def forward(self, x: Tensor, **kwargs: Tensor) -> Tensor:
-        """Run the stage on ``x``, or on the received input."""
-        output: Tensor = self.stage(x if self.pre_process else self._received, **kwargs)
-        return output
 
 
 def _grad_of(parameter: Any) -> Any:
