@@ -92,7 +92,7 @@ class MegatronSession(ModuleSession):
         scale_auxiliary(stages.values(), self._factor() / spec.microbatches)
         scale_second(stages.values(), self._factor() / spec.microbatches)
 
-    def _chunk(self, index: int, stage: nn.Module) -> nn.Module:
+    def _chunk(self, index: int, stage: nn.Module) -> Any:
         tied = [name for name in self.spec.tied if name.startswith(f"{index}.")]
         shared = dict(self.named("named_parameters"))[tied[0]] if tied else None
         return wrapped(self.config, self.spec, index, stage, shared)

@@ -56,7 +56,7 @@ class Chunk(MegatronModule):  # type: ignore[misc] # megatron-core has no types
 
 def wrapped(
     config: TransformerConfig, spec: StepSpec, index: int, stage: nn.Module, shared: nn.Parameter | None
-) -> nn.Module:
+) -> Any:
     """Return a stage as a model chunk in its wrapper; ``shared`` is the weight that it shares with another stage."""
     chunk = Chunk(config, stage, shared, first=index == 0, last=index == spec.stages - 1)
     if spec.data_parallel.startswith("fsdp"):

@@ -85,7 +85,7 @@ def divided_layers(
         setattr(stages[int(index)].get_submodule(parent), last, new)
 
 
-def _layer(old: Any, config: TransformerConfig, *, row: bool) -> nn.Module:
+def _layer(old: Any, config: TransformerConfig, *, row: bool) -> Any:
     """Return Megatron's layer in place of another, with a vocabulary that all ranks divide."""
     ranks = get_tensor_model_parallel_world_size()
     if isinstance(old, nn.Embedding):
