@@ -95,7 +95,7 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
             "step.pairs.uneven-routing-1": "passed",
             "step.pairs.column-row-1": "passed",  # accumulated
             "step.pairs.hooked-2": "passed",  # accumulated with an evaluation between
-            "step.pairs.idle-rank-2": "unsupported",  # its experts make layers sequence-parallel, which is finalized too
+            "step.pairs.idle-rank-2": "unsupported",  # its experts need sequence parallelism, also finalized
             "step.used-in-first-step": "unsupported",  # finalized gradients would be reduced twice
             "step.fsdp-evaluated": "unsupported",  # fully_shard with a pipeline
             "step.fsdp-accumulated": "failed",  # megatron_core/fully_sharded_grads_not_finalized.py
