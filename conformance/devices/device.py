@@ -52,6 +52,8 @@ class Device:
         self._was_accelerator = False
         #: The numeric profile, if the run has measured it.
         self.numerics: NumericProfile | None = None
+        #: Whether an error raised in a backward ends the process, as the probe found.
+        self.ends_where_a_backward_raises = False
 
     def device_count(self) -> int:
         """Return the number of indices: from the object, else torch's module, else the one that is named."""

@@ -47,7 +47,9 @@ def ready(choice: DeviceChoice, flags: Mapping[str, str] | None = None) -> None:
     for device in choice.devices:
         here = device_here(choice, device)
         _try(here)
-        device_of(here).numerics = choice.numerics_of(str(here))
+        used, probed = device_of(here), choice.probe_of(str(here))
+        used.numerics = choice.numerics_of(str(here))
+        used.ends_where_a_backward_raises = probed is not None and probed.ends_where_a_backward_raises
     refuse_autocast(flags or {}, choice.types)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 from gradconform.devices.device import device_of
 from gradconform.devices.probe import OPERATIONS
 from gradconform.devices.tensor_facts import facts_withheld
+from gradconform.drive.oracle import replaced
 from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
 from gradconform.trial.materials import Materials
 
 from .layouts import LAYOUTS, LayoutsTried, in_layout
 from .oracle_result import LARGEST, TOO_LARGE, OracleResult, by_reason
+
+_CPU = torch.device("cpu")
 
 
 def layouts_of(materials: Materials) -> OracleResult:
@@ -31,14 +35,17 @@ def layouts_of(materials: Materials) -> OracleResult:
             not_tried={f"{device.type} does not show operations or strides": [materials.trial.stages[0].name]}
         )
     alone, known = SingleOperation(materials), set[str]()
+    first = SingleOperation(replaced(materials, _CPU)) if device.ends_where_a_backward_raises else None
     logs = [LayoutsTried(device, each=True, known=set())]
     if alone.size > LARGEST:
         return OracleResult(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
     alone.run(_copied, _copied, logs[0])
     refused = False
     for arranged, of_grads in _ways(alone.leaves, alone.grads):
-        logs.append(LayoutsTried(device, each=False, known=known))
         try:
+            if first is not None:  # what raises on the CPU raises here as well, and would end the process
+                first.run(arranged, of_grads, nullcontext())
+            logs.append(LayoutsTried(device, each=False, known=known))
             alone.run(arranged, of_grads, logs[-1])
         except OperationError:
             refused = True

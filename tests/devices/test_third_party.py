@@ -123,6 +123,16 @@ def test_a_check_that_would_kill_the_device_process_is_unsupported_in_replay(pro
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("abacus")
+def test_operations_that_raise_on_the_cpu_in_a_layout_do_not_end_the_device_process(process: Process) -> None:
+    """The backward of nll_loss refuses layouts; that of sgn makes a tensor without memory."""
+    done = process("gradconform", "device", *HERE[1:], "--operation", "nn.functional.nll_loss,sgn")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "(the operation raises for a layout)" in " ".join(done.stdout.split())
+    assert "crashed" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("abacus")
 def test_pipeline_runs_a_training_step_on_the_device(process: Process) -> None:
     done = process("gradconform", "pipeline", "torch", *HERE, "--checks", "step.plain", "--ranks-share-device")
     assert "step     1 of 1    1 passed" in done.stdout, done.stdout

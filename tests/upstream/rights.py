@@ -372,6 +372,11 @@ def on_the_cpu() -> contextlib.AbstractContextManager[None]:
     return replaced(("torch_xla.device", lambda: torch.device("cpu")))
 
 
+def made_on_the_cpu() -> contextlib.AbstractContextManager[None]:
+    """Make tensors of a backend in Python on the CPU, whose guard is in C++."""
+    return replaced(("torch._C._acc.create_empty_tensor", lambda shape, dtype: torch.empty(shape, dtype=dtype)))
+
+
 #: What is right for most tests of a project, and for others.
 PROJECTS: dict[str, RightOf] = {
     "d9d": d9ds_functions,
@@ -402,6 +407,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "layer_norm_mean_read_as_contiguous": contiguous_arguments("torch.ops.aten.native_layer_norm_backward"),
         "mkldnn_rnn_layer_input_read_as_contiguous": contiguous_arguments("torch.mkldnn_rnn_layer"),
         "pooling_indices_read_as_contiguous": contiguous_indices,
+        "python_backend_error_ends_process": made_on_the_cpu,
         "compiled_stage_split": graphs_that_are_kept,
         "ddp_forgets_tensor_parallel_layers": one_replica,
         "ddp_reducer_left_armed": plain_schedules,

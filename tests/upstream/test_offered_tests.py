@@ -18,8 +18,8 @@ from gradconform.bench.upstream import Offer, offers
 
 OFFERS = offers()
 PROJECTS = sorted({offer.project for offer in OFFERS.values()})
-#: What ends with its process: groups of processes of other sizes than the next one's.
-ALONE = {"deepspeed/clipped-by-norm-of-first-stage"}
+#: What ends with its process: groups of processes of other sizes than the next one's, and the name of a backend.
+ALONE = {"deepspeed/clipped-by-norm-of-first-stage", "torch/python-backend-error-ends-process"}
 SLOW = {"deepspeed", "torch"}
 EACH = pytest.mark.parametrize(
     "project", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in PROJECTS]
