@@ -26,8 +26,8 @@ from device_faults import write_device
 
 from gradconform.cli.arguments import DEVICE_DEFAULTS
 from gradconform.devices.pace import pace
-from gradconform.report.device_verdict import RIGHT
 from gradconform.run.forecast import kind_of
+from gradconform.run.in_short import RIGHT
 from gradconform.run.judging import one_thread
 from gradconform.run.options import RunOptions
 from gradconform.run.run import Run

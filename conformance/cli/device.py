@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from gradconform.contract.extra_ids import name_in_id
 from gradconform.exits import EXIT_DOES_NOT, EXIT_INTERRUPTED
-from gradconform.report.device_verdict import RIGHT, device_verdict
+from gradconform.report.device_verdict import device_verdict
 from gradconform.report.lines import Line
 from gradconform.run.forecast import Forecast
+from gradconform.run.in_short import RIGHT
 from gradconform.run.options import OPTIONS, RunOptions
 from gradconform.run.sources import SOURCES
 

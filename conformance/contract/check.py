@@ -33,7 +33,7 @@ class Check(Clause):
     that the check covers, if any. ``since`` is the first version of the contract with the check, and ``until`` the
     first version without it. ``dtypes`` are those that the check applies to; an empty tuple means every dtype.
     ``judges`` is what the check judges in place of the target, empty if it judges the target. One that is ``off_cpu``
-    compares a device with the CPU, so it does not run on the CPU.
+    compares a device with the CPU, so it does not run on the CPU; one that is ``cpu_only`` says nothing new elsewhere.
     """
 
     profile: Profile
@@ -51,6 +51,12 @@ class Check(Clause):
     dtypes: tuple[str, ...] = ()
     judges: str = ""
     off_cpu: bool = False
+    cpu_only: bool = False
+
+    def runs_on(self, device: str, dtype: str) -> bool:
+        """Return whether the check runs on a device, by its name, and in a dtype."""
+        elsewhere = self.off_cpu if device.partition(":")[0] == "cpu" else self.cpu_only
+        return not elsewhere and (not self.dtypes or dtype in self.dtypes)
 
     @property
     def area(self) -> str:

@@ -35,9 +35,15 @@ NONE = "none"
 #: The second parts of the ids: in B, in I and W, and, for faults, that they are found.
 FULL, SPLIT, FOUND = "full", "split", "found"
 
-#: The second parts of checks of a device on operations, each named after its oracle. All but the last need no second
-#: device.
-LAYOUT, FINITE_DIFFERENCES, ADDITIVE, EDGES = ORACLES = ("layout", "finite-differences", "additive", "edges")
+#: The second parts of checks of a device on operations, each named after its oracle. The last two compare it with the
+#: CPU; the others need no second device.
+LAYOUT, FINITE_DIFFERENCES, ADDITIVE, ALONE, EDGES = ORACLES = (
+    "layout",
+    "finite-differences",
+    "additive",
+    "alone",
+    "edges",
+)
 
 
 def is_on_named_stage(check: str) -> bool:

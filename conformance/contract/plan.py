@@ -84,10 +84,7 @@ def make_plan(  # noqa: PLR0913 (these are the options a user has)
 def _items(checks: Sequence[Check], cells: Sequence[tuple[str, str]]) -> tuple[Item, ...]:
     """Return each check on each device, in each dtype to which it applies."""
     return tuple(
-        Item(check, device, dtype)
-        for device, dtype in cells
-        for check in checks
-        if (not check.dtypes or dtype in check.dtypes) and not (check.off_cpu and device.partition(":")[0] == "cpu")
+        Item(check, device, dtype) for device, dtype in cells for check in checks if check.runs_on(device, dtype)
     )
 
 

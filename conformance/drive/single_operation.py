@@ -30,16 +30,18 @@ class SingleOperation:
     def __init__(self, materials: Materials) -> None:
         """Build the module of the sample, if it has one; raises the errors of the operation."""
         self._materials, self._device = materials, device_of(materials.device)
+        self._function: OperationStage | None = None
         self.leaves: list[Tensor] = []
         self.grads: list[Tensor] = []
 
-    def run(self, arranged: Arranged, of_grads: Arranged, log: AbstractContextManager[object]) -> None:
-        """Run the operation forward and backward with ``log`` entered around each; raise :class:`OperationError`.
+    def run(self, arranged: Arranged, of_grads: Arranged, log: AbstractContextManager[object]) -> list[Tensor | None]:
+        """Return the outputs of the operation, followed by its gradients; raise :class:`OperationError`.
 
-        ``arranged`` makes the leaves and ``of_grads`` the output gradients from the drawn ones. :attr:`leaves` and
-        :attr:`grads` are those of the last run.
+        ``log`` is entered around the forward and around the backward. ``arranged`` makes the leaves and ``of_grads``
+        the output gradients from the drawn ones. :attr:`leaves` and :attr:`grads` are those of the last run.
         """
-        stage = self.stage()
+        stage = self._function or self.stage()
+        self._function = None if stage.inner is not None else stage  # a function keeps nothing between two runs
         leaves = self.leaves_of(stage, 0, arranged)
         with log:
             outputs = self.outputs_for(stage, leaves)
@@ -47,7 +49,7 @@ class SingleOperation:
         grads = [of_grads(at, grad) for at, grad in enumerate(self.output_grads(needed))]
         self.leaves, self.grads = leaves, grads
         with log:
-            self.grads_of(needed, leaves, grads)
+            return [*outputs, *self.grads_of(needed, leaves, grads)]
 
     @property
     def arguments(self) -> int:

@@ -60,7 +60,7 @@ def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> D
     kernel in float64, and from the size of the terms that it adds up. Memory that the kernel leaves unwritten is
     ignored.
     """
-    if all(map(_rounds, map(on_cpu, tensors(found)), tensors(here))):
+    if all(map(agrees, map(on_cpu, tensors(found)), tensors(here))):
         return None
     wide = run_kernel(func, map_leaves(widen, given))
     exact = tensors(wide) if wide is not None else [None] * len(tensors(here))
@@ -73,7 +73,7 @@ def difference(func: Callable[..., Any], given: Any, here: Any, found: Any) -> D
     return None
 
 
-def _rounds(got: Tensor, wanted: Tensor) -> bool:
+def agrees(got: Tensor, wanted: Tensor) -> bool:
     """Return whether two results are too near for any reference to separate them: the quick and usual case."""
     if same_bits(got, wanted):
         return True

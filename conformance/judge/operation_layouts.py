@@ -39,17 +39,28 @@ def layouts_of(materials: Materials) -> OracleResult:
     logs = [LayoutsTried(device, each=True, known=set())]
     if alone.size > LARGEST:
         return OracleResult(not_tried={TOO_LARGE: [materials.trial.stages[0].name]})
-    alone.run(_copied, _copied, logs[0])
+    alone.run(copied, copied, logs[0])
     refused = False
     for arranged, of_grads in _ways(alone.leaves, alone.grads):
-        try:
-            if first is not None:  # what raises on the CPU raises here as well, and would end the process
-                first.run(arranged, of_grads, nullcontext())
-            logs.append(LayoutsTried(device, each=False, known=known))
-            alone.run(arranged, of_grads, logs[-1])
-        except OperationError:
-            refused = True
+        logs.append(LayoutsTried(device, each=False, known=known))
+        refused |= not _accepted(arranged, of_grads, logs[-1], alone, first)
     return _together(logs, [materials.trial.stages[0].name] if refused else [])
+
+
+def _accepted(
+    arranged: Arranged, of_grads: Arranged, log: LayoutsTried, alone: SingleOperation, first: SingleOperation | None
+) -> bool:
+    """Run a sample in a layout, and ``first`` on the CPU if an error on the device would end the process.
+
+    Return whether it did not raise.
+    """
+    try:
+        if first is not None:
+            first.run(arranged, of_grads, nullcontext())
+        alone.run(arranged, of_grads, log)
+    except OperationError:
+        return False
+    return True
 
 
 def _together(logs: Sequence[LayoutsTried], refused: Sequence[str]) -> OracleResult:
@@ -74,18 +85,24 @@ def _ways(leaves: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[tuple[A
     layout that no tensor can have is left out: its run would equal the last one, where all are as they were drawn.
     """
     for layout in LAYOUTS:
-        if any(_fits(layout, one) for one in (*leaves, *grads)):
-            every = partial(_in_layout, layout, None)
+        every = arranged_in(layout, (*leaves, *grads))
+        if every is not None:
             yield every, every
     if any(_fits("expanded", one) for one in grads):
-        yield _copied, partial(_in_layout, "expanded", None)
+        yield copied, partial(_in_layout, "expanded", None)
     for at, leaf in enumerate(leaves):
         if len(leaves) > 1 and _fits("strided", leaf):
-            yield partial(_in_layout, "strided", at), _copied
-    yield _copied, _copied
+            yield partial(_in_layout, "strided", at), copied
+    yield copied, copied
 
 
-def _copied(_: int, tensor: Tensor) -> Tensor:
+def arranged_in(layout: str, tensors: Sequence[Tensor]) -> Arranged | None:
+    """Return the function that lays out each tensor that can have a layout; None if none of ``tensors`` can."""
+    return partial(_in_layout, layout, None) if any(_fits(layout, one) for one in tensors) else None
+
+
+def copied(_: int, tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor in its own layout."""
     return tensor.clone()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gradconform.contract.extra_ids import FAULTS, name_in_id
 from gradconform.coverage import NOTHING, WITHHELD
 from gradconform.results import Report, Result
+from gradconform.run.in_short import RIGHT
 from gradconform.sources.operations.by_oracles import by_oracles
 from gradconform.text.counts import count
 
@@ -32,9 +33,6 @@ class Standing:
     line: Line
     right: bool | None
 
-
-#: The target that runs on a device when the device is judged: every failure is then the device's.
-RIGHT = "reference-split"
 
 #: An oracle's reason for operations outside its scope: no coverage is missing.
 _NO_CASE = "with nothing to compare"

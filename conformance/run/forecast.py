@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gradconform.contract.extra_ids import ALL, EDGES, OPERATIONS, oracle_of
+from gradconform.contract.extra_ids import EDGES, OPERATIONS, oracle_of
 from gradconform.files.records import Header
 from gradconform.results import Place
 from gradconform.text.counts import count
+
+from .in_short import operations_in_short
 
 
 class Cost(NamedTuple):
@@ -34,6 +36,7 @@ COSTS: Mapping[str, Cost] = {
     "faults": Cost(0.022, 0.012),
     "ops": Cost(0.016, 0.031),
     "ops.additive": Cost(0.015, 0.0028),
+    "ops.alone": Cost(0.006, 0.0012),
     "ops.edges": Cost(0.0, 0.0084),
     "ops.finite-differences": Cost(0.015, 0.0028),  # not in float32: as rows are
     "ops.layout": Cost(0.078, 0.015),
@@ -80,7 +83,7 @@ class Forecast:
         """Start the time; more ``workers`` than cores or checks do not make a run faster."""
         self._paces, self._workers = header.paces, workers
         options = header.report.get("options", {})
-        pairs = options.get("profile", "quick") != "quick" or ALL not in (options.get("operation") or ())
+        pairs = not operations_in_short(options.get("profile", "quick"), options.get("operation") or ())
         self._costs = {place: expected_seconds([place], header.paces, every_pair=pairs) for place in left}
         self._whole = sum(self._costs.values())
         at_once = max(1, min(workers, os.cpu_count() or 1, len(self._costs)))

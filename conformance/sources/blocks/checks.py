@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
+from gradconform.run.in_short import device_in_short
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
 from gradconform.text.counts import count
@@ -29,6 +31,9 @@ from gradconform.user_input.values import Sizes
 #: action. ``benchmarks/blocks.py`` measures both factors.
 _PER_PARAMETER, _PER_ELEMENT = 8, 100
 _BYTES = 8
+
+#: The small sizes that a device is tried at in short: one that no kernel expects, and the largest.
+_IN_SHORT = {"odd", "above-2-15"}
 
 #: The share of a machine's memory that a check may take.
 _SHARE = 0.75
@@ -64,28 +69,35 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
     del measured
     if not options.block:
         return Selected(checks=())
-    selected = select_checks(options.block, options.sizes)
+    selected = select_checks(options.block, options.sizes, in_short=device_in_short(options))
     return Selected(checks=selected.checks, lines=(f"blocks: {selected.description}",))
 
 
-def select_checks(patterns: Sequence[str], sizes: Sizes) -> OnBlocks:
+def select_checks(patterns: Sequence[str], sizes: Sizes, *, in_short: bool = False) -> OnBlocks:
     """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
+
+    ``in_short``, of the small sizes only :data:`_IN_SHORT` are tried, and in B alone.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     checks: list[Check] = []
     left_out: dict[str, int] = {}
+    tried = 0
     named, most = chosen(patterns, BLOCKS, "unknown block {}"), room()
     for block in named:
         for size in filter(block.takes, rungs(sizes)):
+            if in_short and size in LADDER["small"] and size.name not in _IN_SHORT:
+                continue
             needed = memory_of(block, size)
             if needed > most:
                 left_out[f"{block.name} {size.name}"] = needed
                 continue
             case = case_of(block, size)
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
-            checks += checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
-    return OnBlocks(tuple(checks), len(named), len(checks) // 2, left_out)
+            both = checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
+            checks += islice(both, 1 if in_short else None)
+            tried += 1
+    return OnBlocks(tuple(checks), len(named), tried, left_out)
 
 
 def case_of(block: Block, size: Size) -> StageCase:

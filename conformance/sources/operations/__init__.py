@@ -14,7 +14,7 @@ from gradconform.user_input.option import Option, OptionValues, path_of
 #: The release of torch, and the names of the operations that it lists: importing that list takes seconds.
 NAMES = Path(__file__).with_name("names.txt")
 
-_ORACLES = "judge the device on each operation: layout, finite-differences, additive, edges, or all"
+_ORACLES = "judge the device on each operation: layout, finite-differences, additive, alone, edges, or all"
 
 
 def _selecting(check: str) -> Mapping[str, Any] | None:

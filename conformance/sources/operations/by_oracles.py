@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, oracle_of
+from gradconform.contract.extra_ids import ADDITIVE, ALONE, EDGES, FINITE_DIFFERENCES, LAYOUT, oracle_of
 from gradconform.results import Result
 from gradconform.text.counts import count
 
@@ -39,6 +39,7 @@ _COMPARED = {
     LAYOUT: "kernel calls compared in other layouts",
     FINITE_DIFFERENCES: "samples compared with finite differences",
     ADDITIVE: "gradients of batches compared with those of their rows",
+    ALONE: "outputs and gradients compared with the CPU's",
     EDGES: "kernel calls compared with the CPU's at the edges of kernels",
 }
 

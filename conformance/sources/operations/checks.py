@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from gradconform.contract.extra_ids import ALL
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
+from gradconform.run.in_short import device_in_short, operations_in_short
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
 from gradconform.user_input.values import SelectionError
@@ -31,11 +32,12 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
             msg = "--oracle requires operations, and none is selected; add --operation NAME, or --operation all"
             raise SelectionError(msg)
         return Selected(checks=())
-    in_short = options.profile == "quick" and ALL in options.operation
+    in_short, of_device = operations_in_short(options.profile, options.operation), device_in_short(options)
     selected = _on_operations(options, measured, in_turn=in_short)
-    checks, lines = list(selected.checks), [f"operations: {selected.description}"]
+    checks = [replace(check, cpu_only=of_device) for check in selected.checks]
+    lines = [f"operations: {selected.description}"]
     if options.oracle:
-        by_oracles = oracle_checks.select_checks(options.oracle, selected, in_short=in_short)
+        by_oracles = oracle_checks.select_checks(options.oracle, selected, in_short=in_short, of_device=of_device)
         checks += by_oracles.checks
         lines.append(f"oracles: {by_oracles.description}")
     return Selected(checks=checks, lines=tuple(lines), measured=to_json(selected.outcomes))

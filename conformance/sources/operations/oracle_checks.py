@@ -2,8 +2,8 @@
 
 Plain autograd on a device is compared with the CPU's, but the CPU's with nothing. Three oracles need no other device. A
 kernel's values do not depend on the layout of its arguments. A gradient is the slope of its forward. Rows that a
-forward treats independently have independent gradients. The fourth compares each kernel with the CPU's on the kit's own
-samples, where torch's samples do not reach.
+forward treats independently have independent gradients. Two compare other devices with the CPU: one runs an operation
+alone, without layers around it, and one compares each kernel on the kit's own samples, where torch's do not reach.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradconform.contract.check import Check
-from gradconform.contract.extra_ids import ADDITIVE, EDGES, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
+from gradconform.contract.extra_ids import ADDITIVE, ALONE, EDGES, FINITE_DIFFERENCES, LAYOUT, OPERATIONS, chosen
 from gradconform.fixtures.operations.cases import Judgeable
 from gradconform.fixtures.operations.edges.edge_sample import Edges, EdgeSample
 from gradconform.fixtures.operations.edges.plans import plans
@@ -47,6 +47,15 @@ def additive() -> None:
     A pipeline divides a batch and adds up gradients, so a backward that mixes rows trains another model.
 
     Catches: a backward that mixes the rows of a batch.
+    """
+
+
+def alone() -> None:
+    """The outputs and gradients of {what}, run alone, MUST be the CPU's, also if its arguments have another layout.
+
+    A device has its own kernels, and each operation runs others.
+
+    Catches: a kernel of the forward or the backward that is wrong on the device, or ignores strides.
     """
 
 
@@ -97,20 +106,31 @@ _CLAUSES: Mapping[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     LAYOUT: (layout, ()),
     FINITE_DIFFERENCES: (finite_differences, ("float64",)),
     ADDITIVE: (additive, ()),
+    ALONE: (alone, ()),
     EDGES: (edges, ()),
 }
 
 
-def select_checks(patterns: Sequence[str], operations: OnOperations, *, in_short: bool = False) -> OnOracles:
+def select_checks(
+    patterns: Sequence[str], operations: OnOperations, *, in_short: bool = False, of_device: bool = False
+) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
     The kit's own samples have every pair of values of their dimensions, and each of torch's is tried in every layout.
-    ``in_short``, the own ones have every value, and only the first of torch's is tried in layouts. Raises
+    ``in_short``, the own ones have every value, and only the first of torch's is tried in layouts. ``of_device``, each
+    operation runs alone on other devices than the CPU, in place of the oracles that need no second device. Raises
     :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
+    if ALONE in names and not of_device and ALONE not in patterns:  # the checks in B and in I and W do the same
+        names.remove(ALONE)
     checks = [
-        _check(oracle, name, tuple(map(_trial, found[:1] if in_short and oracle == LAYOUT else found)))
+        _check(
+            oracle,
+            name,
+            tuple(map(_trial, found[:1] if in_short and oracle == LAYOUT else found)),
+            cpu_only=of_device and oracle in {LAYOUT, ADDITIVE},
+        )
         for oracle in names
         for name, outcomes in operations.outcomes.items()
         if oracle != EDGES and (found := [one for _, one in outcomes if not isinstance(one, str)])
@@ -124,8 +144,14 @@ def _trial(judgeable: Judgeable) -> Trial:
     return Trial(stages=(judgeable.case,), program="F0 B0")
 
 
-def _check(
-    oracle: str, name: str, trials: tuple[Trial, ...], edges: Edges | None = None, *, every_pair: bool = True
+def _check(  # noqa: PLR0913 (the check, and where it runs)
+    oracle: str,
+    name: str,
+    trials: tuple[Trial, ...],
+    edges: Edges | None = None,
+    *,
+    every_pair: bool = True,
+    cpu_only: bool = False,
 ) -> OracleCheck:
     clause, dtypes = _CLAUSES[oracle]
     head, why, catches = paragraphs(clause)
@@ -145,5 +171,6 @@ def _check(
         oracle=oracle,
         edges=edges,
         every_pair=every_pair,
-        off_cpu=oracle == EDGES,
+        off_cpu=oracle in {ALONE, EDGES},
+        cpu_only=cpu_only,
     )

@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from gradconform.contract.extra_ids import ADDITIVE, FINITE_DIFFERENCES, LAYOUT
+from gradconform.contract.extra_ids import ADDITIVE, ALONE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.coverage import NOTHING
-from gradconform.drive.oracle import Oracle
+from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
+from gradconform.judge.device_trust import DeviceTrust
 from gradconform.judge.finding import Finding
 from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.kernel_edges import EdgeFault, edges_of
+from gradconform.judge.operation_alone import alone_of
 from gradconform.judge.operation_layouts import layouts_of
 from gradconform.judge.oracle_result import OracleResult, combined
 from gradconform.run import samples
@@ -38,24 +40,34 @@ class OperationOracles:
     def __init__(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         """Store the device, dtype and seed."""
         self.device, self.dtype, self._seed = device, dtype, seed
+        self._oracle = Oracle(device)
+        self._trust = DeviceTrust(self._oracle)
 
     @property
     def answers(self) -> bool:
         """Whether the device still computes."""
-        return Oracle(self.device).answers
+        return self._oracle.answers
 
-    def verdict_on(self, check: OracleCheck, error: BaseException) -> None:
-        """Return None: no error of these checks has a verdict of its own."""
+    def verdict_on(self, check: OracleCheck, error: BaseException) -> dict[str, Any] | None:
+        """Return the verdict on a check if the device was lost, or the kit's own code raised; else None."""
+        del check
+        if isinstance(error, DeviceLostError):
+            return {"status": "error", "kind": "environment", "message": f"{self.device} failed: {error}"}
+        if isinstance(error, WatchError):
+            text = f"{error}; {self.device} is not charged with it"
+            return {"status": "error", "kind": "kit", "message": text}
+        return None
 
     def values(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
         """Return the verdict: an error of the device if a sample is wrong, unsupported if none could be judged."""
-        del measured
-        values = self._verdict(check)
+        values = self._verdict(check, measured)
         if values.get("status") in {"error", "unsupported"} and not self.answers:
             return {"status": "error", "kind": "environment", "message": f"{self.device} failed: {values['message']}"}
         return values
 
-    def _verdict(self, check: OracleCheck) -> dict[str, Any]:
+    def _verdict(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
+        if check.oracle == ALONE:
+            return self._alone(check, measured)
         return self._at_edges(check) if check.edges else self._on_trials(check)
 
     def _at_edges(self, check: OracleCheck) -> dict[str, Any]:
@@ -103,9 +115,38 @@ class OperationOracles:
             return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
         return {"oracle": oracle}
 
-    def _wrong(self, findings: list[Finding]) -> dict[str, Any]:
+    def _alone(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
+        """Compare the samples, run alone, with the CPU; the first one also in other layouts."""
+        found: list[OracleResult] = []
+        by_trial: list[tuple[Trial, tuple[Finding, ...]]] = []
+        raised: list[str] = []
+        texts: list[str] = []
+        for trial in check.trials:
+            materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self._seed)
+            try:
+                alone = alone_of(materials, self._oracle, self._trust, in_layouts=trial is check.trials[0])
+            except (OperationError, OracleError) as error:
+                cause = error.__cause__ if isinstance(error, OperationError) else None
+                raised.append(str(error) if cause is None else f"{type(cause).__name__}: {cause}")
+                found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
+                continue
+            found.append(alone.result)
+            by_trial.append((trial, alone.findings))
+            texts += [alone.text] if alone.findings else []
+            measured.own += alone.executed
+            measured.imprecise.update(alone.imprecise)
+        oracle = combined(found)
+        findings = samples.reported_findings(check, by_trial)
+        if findings:
+            return {**self._wrong(findings, texts[0]), "oracle": oracle}
+        if raised:
+            return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
+        return {"oracle": oracle}
+
+    def _wrong(self, findings: list[Finding], text: str = "") -> dict[str, Any]:
         place = f"{self.device} in {str(self.dtype).removeprefix('torch.')}"
-        text = "\n".join([f"{findings[0].where} is wrong on {place}", *map(str, findings)])
+        first = text or f"{findings[0].where} is wrong on {place}"
+        text = "\n".join([first, *map(str, findings)])
         return {"status": "error", "kind": "device", "message": text, "findings": findings}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from gradconform.contract.full_and_split import checks_on
 from gradconform.fixtures.blocks.size import LADDER
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages import ZOO
+from gradconform.run.in_short import device_in_short
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
 from gradconform.sources.blocks.checks import case_of
@@ -50,19 +52,22 @@ _STAGES = (
     "max-indices", "lstm", "tied-apart",
 )  # fmt: skip
 _BLOCKS = ("attention-causal", "rms-norm", "swiglu", "experts", "decoder-layer", "vision-block", "conv-stem")
+#: One of each kind, for a device in short.
+_IN_SHORT = ("mlp", "conv2d", "layer-norm", "gathered-parameter", "lstm", "attention-causal")
 
 
 @dataclass(frozen=True, slots=True)
 class OnSettings:
-    """The selected checks, and their ``settings``."""
+    """The selected checks, their ``settings``, and the number of ``stages`` under each."""
 
     checks: tuple[Check, ...]
     settings: tuple[str, ...]
+    stages: int
 
     @property
     def description(self) -> str:
         """Return the report's text on them before any check runs."""
-        return f"{', '.join(self.settings)}, each on {count(len(_STAGES) + len(_BLOCKS), 'stage')}"
+        return f"{', '.join(self.settings)}, each on {count(self.stages, 'stage')}"
 
 
 def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
@@ -71,17 +76,19 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
     Raises :class:`~gradconform.user_input.values.SelectionError` for a name that no setting has.
     """
     del measured
-    selected = select_checks(options.setting)
+    selected = select_checks(options.setting, in_short=device_in_short(options))
     return Selected(checks=selected.checks, lines=(f"settings: {selected.description}",))
 
 
-def select_checks(patterns: Sequence[str]) -> OnSettings:
-    """Return the checks under the settings that ``patterns`` name.
+def select_checks(patterns: Sequence[str], *, in_short: bool = False) -> OnSettings:
+    """Return the checks under the settings that ``patterns`` name; ``in_short``, on fewer stages and in B alone.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     cases = {name: ZOO[name] for name in _STAGES}
     cases |= {name: case_of(BLOCKS[name], LADDER["small"][0]) for name in _BLOCKS}
+    if in_short:
+        cases = {name: cases[name] for name in _IN_SHORT}
     names = chosen(patterns, {name: name for name in SETTINGS}, "unknown setting {}")
     checks: list[Check] = []
     for name in names:
@@ -89,5 +96,6 @@ def select_checks(patterns: Sequence[str]) -> OnSettings:
         for stage, case in cases.items():
             what = f"stage {stage} while {MODES[setting.mode]}"
             modes = frozenset({setting.mode})
-            checks += checks_on(AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes)
-    return OnSettings(tuple(checks), tuple(names))
+            both = checks_on(AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes)
+            checks += islice(both, 1 if in_short else None)
+    return OnSettings(tuple(checks), tuple(names), len(cases))
