@@ -14,7 +14,7 @@ from gradconform.drive.observation import Executed
 from gradconform.drive.operation_log import OperationLog, is_logged
 from gradconform.drive.oracle import Oracle, replaced
 from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
-from gradconform.drive.watches import on_cpu
+from gradconform.drive.watches import on_cpu, sits_on
 from gradconform.trial.materials import Materials
 
 from .device_trust import DeviceFaultError, DeviceTrust
@@ -60,7 +60,8 @@ def alone_of(materials: Materials, oracle: Oracle, trust: DeviceTrust, *, in_lay
     found = here.run(copied, copied, log or nullcontext())
     result = OracleResult(compared=len(wanted), tried=frozenset([name]))
     executed = Executed() if log is None else log.executed()
-    if not _agree(found, wanted):
+    stays = all(sits_on(one.device, materials.device) for one in found if one is not None)
+    if not (stays and _agree(found, wanted)):
         try:
             _, imprecise = trust.observe(oracle.references(materials, 1.0))
         except DeviceFaultError as fault:
