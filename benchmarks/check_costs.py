@@ -3,7 +3,9 @@
 Runs the checks of 'gradconform device', or every Nth of each kind, on the CPU and on the device of docs/devices.md, and
 prints PACE and COSTS of conformance/run/forecast.py: the processor time of a step of the pace, and of a check of each
 kind, beside the device and on it. The two devices tell these parts apart: beside both, a check has the same work.
-The first check of each kind is not counted, as it loads libraries. Its last lines are the sums by kind.
+So each check runs on both, also one that a run has on one of them only.
+The first check of each kind is not counted, as it loads libraries. Its last lines are the sums by kind, of the checks
+that a run has on the device of docs/devices.md.
 
 Each device has a process, which is started again after a check that ends it.
 """
@@ -20,11 +22,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import torch
 from device_faults import write_device
 
 from gradconform.cli.arguments import DEVICE_DEFAULTS
+from gradconform.contract.check import Check
 from gradconform.devices.pace import pace
 from gradconform.run.forecast import kind_of
 from gradconform.run.in_short import RIGHT
@@ -39,8 +43,9 @@ def run_checks(device: str, given: argparse.Namespace) -> None:
     """Run the checks on a device from the given place on; print the pace, each check that begins, and its seconds."""
     options = {**DEVICE_DEFAULTS, "fault": "all", "profile": given.profile, "device": device, "plan": given.plan}
     plugins = [] if device == "cpu" else [device]
-    run = Run(RunOptions.of(RIGHT, device_plugins=plugins, with_contract=True, **options))
-    counts = Counter(kind_of(item.check.id) for item in run.plan.items)
+    with mock.patch.object(Check, "runs_on", lambda check, _, dtype: not check.dtypes or dtype in check.dtypes):
+        run = Run(RunOptions.of(RIGHT, device_plugins=plugins, with_contract=True, **options))
+    counts = Counter(kind_of(item.check.id) for item in run.plan.items if item.check.runs_on(DEVICE, item.dtype))
     seen: Counter[str] = Counter()
     with one_thread():
         print(json.dumps({"pace": pace(torch.device(device), time.process_time), "counts": counts}), flush=True)
@@ -114,7 +119,7 @@ def report(paces: dict[str, float], counts: dict[str, int], seconds: dict[str, d
         print(f'    "{kind}": Cost({max(here - on_device, 0):.2g}, {on_device:.2g}),')
     print("}")
     for kind, (here, there) in means.items():
-        number = counts[kind]
+        number = counts.get(kind, 0)
         print(f"{kind}: {number} checks, {number * here:.1f} s on the CPU, {number * there:.1f} s on {DEVICE}")
 
 

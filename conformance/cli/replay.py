@@ -9,14 +9,14 @@ from pathlib import Path
 
 from gradconform.contract import checks_of
 from gradconform.contract.plan import Item
-from gradconform.devices.choice import choose
+from gradconform.devices.choice import choose, is_cpu
 from gradconform.devices.flags import flags_named
 from gradconform.devices.prepared import ready
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.files.user_files import replace_file
 from gradconform.process.time_limit import ends_after
 from gradconform.reading.report import read_report
-from gradconform.replay.script import Replayed, failing_trial
+from gradconform.replay.script import Replayed, ScriptError, failing_trial
 from gradconform.report.sentences import command_again, options_of
 from gradconform.results import Report, Result
 from gradconform.run.options import RunOptions
@@ -135,7 +135,7 @@ def _run_and_report(run: Run, wanted: _Wanted) -> int:
     show_replayed_check(wanted.check, run.empty_report(), wanted.report, reported)
     report = run.run()
     (result,) = report.results
-    again = command_again(report, result) if _replayed(run, item).has_script else None
+    again = command_again(report, result) if _replayed(run, item).has_script and result.kind != "device" else None
     return show_replay_result(result, wanted.before, script=f"{again} --script defect.py" if again else None)
 
 
@@ -147,6 +147,12 @@ def _replayed(run: Run, item: Item) -> Replayed:
 
 def _write_script(run: Run, wanted: _Wanted, path: str) -> int:
     (item,) = run.plan.items
+    if not is_cpu(item.device) and run.run_item(item).kind == "device":
+        msg = (
+            f"--script: {item.device} is wrong in {wanted.check}, not the implementation: a script would compare it "
+            "with plain autograd there, which is as wrong; omit --script to print the wrong operation"
+        )
+        raise ScriptError(msg)
     replayed = replace(_replayed(run, item), check=failing_trial(run, item), place=Path(path).parent)
     with current_folder_first():
         replace_file(path, replayed.shortest())

@@ -16,6 +16,8 @@ from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.trees import Tree
 from gradconform.trial.materials import Materials, stable_seed
 
+_NO_LOG = contextlib.nullcontext()
+
 #: Makes a tensor from another one, whose number is the first argument.
 Arranged = Callable[[int, Tensor], Tensor]
 
@@ -43,8 +45,7 @@ class SingleOperation:
         stage = self._function or self.stage()
         self._function = None if stage.inner is not None else stage  # a function keeps nothing between two runs
         leaves = self.leaves_of(stage, 0, arranged)
-        with log:
-            outputs = self.outputs_for(stage, leaves)
+        outputs = self.outputs_for(stage, leaves, log)
         needed = [one for one in outputs if one.requires_grad]
         grads = [of_grads(at, grad) for at, grad in enumerate(self.output_grads(needed))]
         self.leaves, self.grads = leaves, grads
@@ -87,17 +88,20 @@ class SingleOperation:
             parameter.data = arranged(at, parameter.detach())
         return [*leaves, *parameters]
 
-    def outputs_for(self, stage: OperationStage, leaves: Sequence[Tensor]) -> list[Tensor]:
+    def outputs_for(
+        self, stage: OperationStage, leaves: Sequence[Tensor], log: AbstractContextManager[object] = _NO_LOG
+    ) -> list[Tensor]:
         """Return the outputs for leaves; those after the arguments are the module's parameters.
 
-        A leaf is passed as a view of itself, which the operation may write into. Each call draws the same numbers.
-        Raises :class:`OperationError`.
+        ``log`` sees the operation alone, and not how generators are seeded. A leaf is passed as a view of itself, which
+        the operation may write into. Each call draws the same numbers. Raises :class:`OperationError`.
         """
         args = leaves[: self.arguments]
-        given = [one.view_as(one) if one.requires_grad and one.layout is torch.strided else one for one in args]
         with self._device.generators_kept(), quietly(0), torch.enable_grad(), _raising():
             self._device.seed(self._materials.rng_seed(0))
-            return stage.alone(*given)
+            with log:
+                given = [one.view_as(one) if one.requires_grad and one.layout is torch.strided else one for one in args]
+                return stage.alone(*given)
 
     def output_grads(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Return an output gradient on the device for each output that needs one."""

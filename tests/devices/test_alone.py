@@ -1,4 +1,4 @@
-"""Operations that run alone on a device: wrong kernels are found and named, and a survey asks each thing once."""
+"""Operations that run alone on a device: wrong kernels are found and named, and a survey judges each thing once."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ def test_a_wrong_kernel_of_an_operation_that_runs_alone_is_named(abacus: Path, p
     assert results["ops.alone.tan"]["off_device_share"] == 0.0
 
 
+@pytest.mark.slow
+def test_no_script_is_offered_for_a_fault_of_the_device(abacus: Path, process: Process) -> None:
+    """On the wrong device plain autograd is as wrong as the implementation, so a script called both right."""
+    (abacus / "wrong.py").write_text(WRONG, encoding="utf-8")
+    words = ("gradconform", "replay", "ops.full.sinh", "reference-split", "--device", "abacus")
+    done = process(*words, "--device-plugin", "wrong")
+    assert "aten::cosh" in done.stdout
+    assert "--script" not in done.stdout
+    refused = process(*words, "--device-plugin", "wrong", "--script", "sinh.py")
+    assert refused.returncode == 2
+    assert "--script: abacus is wrong in ops.full.sinh, not the implementation" in " ".join(refused.stderr.split())
+    assert not (abacus / "sinh.py").exists()
+
+
 def _kernel(result: dict[str, Any]) -> tuple[str, str]:
     cause = result["findings"][0]["cause"]
     return cause["kind"], cause["names"][0]
@@ -92,7 +106,7 @@ def test_a_survey_of_a_device_runs_each_operation_alone_and_the_cpu_by_its_own_o
 ) -> None:
     options = RunOptions.of("reference-split", operation="all", oracle="all", profile="quick")
     checks = selected(options)
-    assert _on("npu:0", checks) == {"ops.alone.digamma": 1, "ops.alone.sin": 1, "ops.edges.sin": 0}
+    assert _on("npu:0", checks) == {"ops.alone.digamma": 2, "ops.alone.sin": 1, "ops.edges.sin": 0}
     ways = ("full", "split", "layout", "additive")
     assert set(_on("cpu", checks)) == {f"ops.{way}.{name}" for way in ways for name in ("digamma", "sin")}
 

@@ -42,6 +42,13 @@ def test_a_kernel_wrong_above_32k_elements_is_found_named_and_bounded(tmp_path: 
 
 
 @pytest.mark.slow
+def test_an_operation_that_runs_alone_counts_no_state_of_a_generator_as_a_cpu_fallback(tmp_path: Path) -> None:
+    words = ("--operation", "sin", "--oracle", "alone", "--checks", "ops.alone.sin")
+    _, _, report = device(tmp_path, "simx:0", *words)
+    assert [(one["check"], one["off_device_share"]) for one in report["results"]] == [("ops.alone.sin", 0.0)]
+
+
+@pytest.mark.slow
 def test_the_cpu_and_a_right_device_have_one_line_each(tmp_path: Path) -> None:
     code, lines, report = device(tmp_path, "cpu,simx:0", "--dtype", "all", *FEW, "-n", "2")
     assert code == 5  # chosen checks are not the whole
