@@ -160,6 +160,27 @@ def stages_fed_leaves_of_their_own() -> contextlib.AbstractContextManager[None]:
     return replaced(("torch.distributed.pipelining.PipelineStage", Stage))
 
 
+def stages_that_compute_what_is_needed() -> contextlib.AbstractContextManager[None]:
+    """Let a received input require a gradient only if its sender's does."""
+    from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 (where it is replaced)
+
+    class Stage(PipelineStage):
+        def set_local_fwd_input(self, outputs: Any, mb: int) -> None:
+            super().set_local_fwd_input(outputs, mb)
+            self.needed = {mb: [one.requires_grad for one in outputs]}
+
+        def _retrieve_recv_activations(self, mb: int) -> tuple[torch.Tensor, ...]:
+            received = super()._retrieve_recv_activations(mb)
+            return tuple(one.detach().requires_grad_(need) for one, need in zip(received, self.needed[mb], strict=True))
+
+        def backward_one_chunk(self, mb: int, **options: Any) -> None:
+            super().backward_one_chunk(mb, **options)
+            grads = zip(self.bwd_cache[mb], self.needed[mb], strict=True)
+            self.bwd_cache[mb] = tuple(grad if need else None for grad, need in grads)
+
+    return replaced(("torch.distributed.pipelining.PipelineStage", Stage))
+
+
 def strict_schedule_text() -> contextlib.AbstractContextManager[None]:
     """Read a cell to its end, and refuse a repeated action."""
     from torch.distributed.pipelining import schedules  # noqa: PLC0415 (where it is replaced)
@@ -420,6 +441,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "hooks_of_received_inputs_pile_up": stages_fed_leaves_of_their_own,
         "last_stage_detached_before_w": plain_schedules,
         "last_stage_output_frozen": plain_schedules,
+        "need_of_gradient_kept": stages_that_compute_what_is_needed,
         "outputs_kept_between_i_and_w": stages_that_let_go,
         "received_grads_kept": stages_that_let_go,
         "reentrant_checkpoint_refused": plain_schedules,

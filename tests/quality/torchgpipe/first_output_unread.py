@@ -8,8 +8,8 @@ The recomputation begins at the first output alone, so a loss that reads only an
 import sys
 
 import torch
-from torchgpipe import GPipe
 from torch import Tensor, nn
+from torchgpipe import GPipe
 
 
 class Heads(nn.Module):

@@ -8,8 +8,8 @@ The recomputed backward is a custom Function that starts at every output; torch 
 import sys
 
 import torch
-from torchgpipe import GPipe
 from torch import Tensor, nn
+from torchgpipe import GPipe
 
 
 class Heads(nn.Module):
