@@ -77,8 +77,11 @@ def _medians(materials: Materials, lane: int, log: Called | None = None) -> tupl
 
     A direction is ignored if the forward and backward slopes differ as much as slope and gradient: a kink within the
     step explains both. With another mask than the CPU's, the stage may have a kink that it does not have on the CPU.
+    Both are 0 where no direction can be tried.
     """
     found = list(_slopes(materials, lane, log))
+    if not found:
+        return 0.0, 0.0
     difference = statistics.median(
         0.0 if kink >= _distance(slope, reported) else _distance(slope, reported) for slope, reported, _, kink in found
     )
@@ -92,7 +95,7 @@ def _distance(slope: float, reported: float) -> float:
 def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tuple[float, float, float, float]]:
     """Yield, per direction, the slope of the outputs, the gradient's, that of a longer step, and the kink in between.
 
-    The kink is the difference of the slopes forward and backward.
+    The kink is the difference of the slopes forward and backward. Directions along which the stage raises are left out.
     """
     stage = materials.stage(lane)
     args = materials.args(lane, 0, stage)
@@ -110,9 +113,11 @@ def _slopes(materials: Materials, lane: int, log: Called | None) -> Iterator[tup
         reported = sum(
             float((grad * by).sum()) for several, by in zip(gradients, along, strict=True) for grad in several
         )
-        here = _value(materials, lane, along, 0.0)
-        ahead, behind = (_value(materials, lane, along, sign * step) for sign in (1.0, -1.0))
-        further, back = (_value(materials, lane, along, sign * _FURTHER * step) for sign in (1.0, -1.0))
+        distances = (0.0, step, -step, _FURTHER * step, -_FURTHER * step)
+        try:
+            here, ahead, behind, further, back = [_value(materials, lane, along, one) for one in distances]
+        except (RuntimeError, ValueError):  # out of what the operation accepts: a deviation below zero, for example
+            continue
         slope, longer = (ahead - behind) / (2 * step), (further - back) / (2 * _FURTHER * step)
         yield slope, reported, longer, _distance((ahead - here) / step, (here - behind) / step)
 
