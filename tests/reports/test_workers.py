@@ -14,7 +14,7 @@ from gradconform.reading.report import read_report
 from gradconform.results import Report
 from gradconform.run.run import check_stage_backward
 
-GLOBS = "split.gradients.output-[tv]*,split.gradients.mlp*"
+GLOBS = "split.gradients.list-output,split.gradients.mlp,split.gradients.output-[tv]*"
 WAIVERS = """
 [[waiver]]
 check = "split.gradients.output-view"
