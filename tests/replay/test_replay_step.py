@@ -123,7 +123,7 @@ def test_a_script_of_a_wrong_runtime_fails_and_names_the_wrong_gradient(
 def test_each_script_has_no_undefined_name_and_no_unneeded_code() -> None:
     texts = [script(case, target) for case in SOME for target in (TORCH, "reference-runtime")]
     lines = [len(text.splitlines()) for text in texts]
-    assert lines[0] < 340
+    assert lines[0] <= 340
     assert max(lines) < 620
     texts.append(script(CASES["step.plain"], "reference-split", runtime=False))
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,F401,F811", "-"]
