@@ -379,7 +379,7 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}{'s' if len(numbers) > 1 else ''} {listed([str(number) for number in numbers])}"
 
 
-class _Words(Mapping[str, Any]):
+class _Words:
     """The words for several values in sentences, each made when a sentence asks for it; ``c`` is the cause itself."""
 
     def __init__(self, cause: Cause) -> None:
@@ -388,14 +388,6 @@ class _Words(Mapping[str, Any]):
     def __getitem__(self, word: str) -> Any:
         """Return a cause, or words for some of its values."""
         return self._cause if word == "c" else _WORDS[word](self._cause)
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(("c", *_WORDS))
-
-    def __len__(self) -> int:
-        """Return the number of names."""
-        return 1 + len(_WORDS)
 
 
 def _inner(cause: Cause) -> list[str]:

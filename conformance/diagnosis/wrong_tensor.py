@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,21 +31,19 @@ class Wrong:
     """A wrong tensor ``got`` and the ``right`` one, both dense and in float64.
 
     ``scale`` is the largest element of all parts of either; ``eps`` is that of the tensor's own dtype. ``error`` is the
-    largest error of the tensor, and ``allowed`` how far an explanation may be from it: rounding, and far less than the
-    error that it explains.
+    largest error of the tensor.
     """
 
     got: Tensor
     right: Tensor
     eps: float
     scale: float
-    error: float = field(init=False)
-    allowed: float = field(init=False)
+    error: float
 
-    def __post_init__(self) -> None:
-        """Measure the error once: every explanation is compared with it."""
-        object.__setattr__(self, "error", largest(self.got - self.right))
-        object.__setattr__(self, "allowed", min(rounding(self.eps, self.scale), self.error / 4.0))
+    @property
+    def allowed(self) -> float:
+        """How far an explanation may be from the wrong tensor: rounding, and far less than the error it explains."""
+        return min(rounding(self.eps, self.scale), self.error / 4.0)
 
     def off(self, value: Tensor) -> float:
         """Return how far ``value`` is from the wrong tensor."""
@@ -71,8 +69,8 @@ class Wrong:
 class WrongTensor(Wrong):
     """A wrong tensor of a program, seen after a ``step`` of it."""
 
-    evidence: Evidence = field(kw_only=True)
-    step: Step = field(kw_only=True)
+    evidence: Evidence
+    step: Step
 
 
 def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, parts: float) -> WrongTensor | None:
@@ -80,7 +78,7 @@ def wrong_tensor(evidence: Evidence, step: Step, got: Tensor, right: Tensor, par
     wrong = wrong_values(got, right, parts)
     if wrong is None:
         return None
-    return WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, evidence=evidence, step=step)
+    return WrongTensor(wrong.got, wrong.right, wrong.eps, wrong.scale, wrong.error, evidence, step)
 
 
 def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
@@ -95,7 +93,7 @@ def wrong_values(got: Tensor, right: Tensor, parts: float) -> Wrong | None:
     if not all(map(math.isfinite, sizes)):
         return None
     scale = max(*sizes, parts)
-    return Wrong(wide, right, torch.finfo(got.dtype).eps, scale)
+    return Wrong(wide, right, torch.finfo(got.dtype).eps, scale, largest(wide - right))
 
 
 def rounding(eps: float, scale: float) -> float:
