@@ -47,16 +47,18 @@ def checks_on(  # noqa: PLR0913 (the checks and their run)
     *,
     modes: frozenset[str] = frozenset(),
     dtypes: tuple[str, ...] = (),
+    split: bool = True,
     in_turn: bool = False,
 ) -> Iterator[Check]:
     """Yield the checks ``area.full.name`` and ``area.split.name``, on all of ``cases``; ``what`` describes them.
 
-    They run in ``modes``, and only in ``dtypes`` if some are given. With ``in_turn``, each of several cases is in one
-    of the two checks, by turns.
+    They run in ``modes``, and only in ``dtypes`` if some are given. Without ``split``, only the first is yielded. With
+    ``in_turn``, each of several cases is in one of the checks, by turns.
     """
-    for at, (way, (clause, program)) in enumerate(_WAYS.items()):
+    ways = _WAYS if split else {FULL: _WAYS[FULL]}
+    for at, (way, (clause, program)) in enumerate(ways.items()):
         head, why, catches = paragraphs(clause)
-        own = cases[at :: len(_WAYS)] if in_turn and len(cases) > 1 else cases
+        own = cases[at :: len(ways)] if in_turn and len(cases) > 1 else cases
         trials = tuple(Trial(stages=(case,), program=program, modes=modes) for case in own)
         yield Check(
             id=f"{area}.{way}.{name}",

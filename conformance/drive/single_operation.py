@@ -16,7 +16,7 @@ from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.trees import Tree
 from gradconform.trial.materials import Materials, stable_seed
 
-_NO_LOG = contextlib.nullcontext()
+from .driver import NO_LOG
 
 #: Makes a tensor from another one, whose number is the first argument.
 Arranged = Callable[[int, Tensor], Tensor]
@@ -89,7 +89,7 @@ class SingleOperation:
         return [*leaves, *parameters]
 
     def outputs_for(
-        self, stage: OperationStage, leaves: Sequence[Tensor], log: AbstractContextManager[object] = _NO_LOG
+        self, stage: OperationStage, leaves: Sequence[Tensor], log: AbstractContextManager[object] = NO_LOG
     ) -> list[Tensor]:
         """Return the outputs for leaves; those after the arguments are the module's parameters.
 

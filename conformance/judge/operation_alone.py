@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from gradconform.devices.device import denormals_as, device_of
+from gradconform.drive.driver import NO_LOG
 from gradconform.drive.observation import Executed
 from gradconform.drive.operation_log import OperationLog, is_logged
 from gradconform.drive.oracle import Oracle, replaced
@@ -56,21 +56,23 @@ def alone_of(materials: Materials, oracle: Oracle, trust: DeviceTrust, *, in_lay
     name = materials.trial.stages[0].name
     log = OperationLog(materials.device) if is_logged(materials) else None
     with denormals_as(device_of(materials.device).flushes_denormals):
-        wanted = there.run(copied, copied, nullcontext())
-    found = here.run(copied, copied, log or nullcontext())
-    result = OracleResult(compared=len(wanted), tried=frozenset([name]))
-    executed = Executed() if log is None else log.executed()
+        wanted = there.run(copied, copied, NO_LOG)
+    found = here.run(copied, copied, log or NO_LOG)
+    right = AloneCompared(
+        result=OracleResult(compared=len(wanted), tried=frozenset([name])),
+        executed=Executed() if log is None else log.executed(),
+    )
     stays = all(sits_on(one.device, materials.device) for one in found if one is not None)
     if not (stays and _agree(found, wanted)):
         try:
             _, imprecise = trust.observe(oracle.references(materials, 1.0))
         except DeviceFaultError as fault:
-            return AloneCompared(result=result, findings=fault.findings, text=str(fault), executed=executed)
-        return AloneCompared(result=result, executed=executed, imprecise=dict(imprecise))
+            return replace(right, findings=fault.findings, text=str(fault))
+        return replace(right, imprecise=dict(imprecise))
     if in_layouts and "rng" not in materials.trial.stages[0].traits and not _agrees_in_layouts(here, there, wanted):
         one = layouts_of(materials).finding
-        return AloneCompared(result=result, findings=() if one is None else (one,), executed=executed)
-    return AloneCompared(result=result, executed=executed)
+        return right if one is None else replace(right, findings=(one,))
+    return right
 
 
 def _agrees_in_layouts(here: SingleOperation, there: SingleOperation, wanted: Sequence[Tensor | None]) -> bool:
@@ -88,8 +90,8 @@ def _agrees_in(
     arranged: Arranged, here: SingleOperation, there: SingleOperation, wanted: Sequence[Tensor | None]
 ) -> bool:
     try:
-        on_the_cpu = there.run(arranged, arranged, nullcontext())
-        return not _agree(on_the_cpu, wanted) or _agree(here.run(arranged, arranged, nullcontext()), wanted)
+        on_the_cpu = there.run(arranged, arranged, NO_LOG)
+        return not _agree(on_the_cpu, wanted) or _agree(here.run(arranged, arranged, NO_LOG), wanted)
     except OperationError:
         return True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from gradconform.devices.device import device_of
 from gradconform.devices.probe import OPERATIONS
 from gradconform.devices.tensor_facts import facts_withheld
+from gradconform.drive.driver import NO_LOG
 from gradconform.drive.oracle import replaced
 from gradconform.drive.single_operation import Arranged, OperationError, SingleOperation
 from gradconform.trial.materials import Materials
@@ -56,7 +56,7 @@ def _accepted(
     """
     try:
         if first is not None:
-            first.run(arranged, of_grads, nullcontext())
+            first.run(arranged, of_grads, NO_LOG)
         alone.run(arranged, of_grads, log)
     except OperationError:
         return False

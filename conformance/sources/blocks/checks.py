@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import torch
@@ -94,8 +93,8 @@ def select_checks(patterns: Sequence[str], sizes: Sizes, *, in_short: bool = Fal
                 continue
             case = case_of(block, size)
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
-            both = checks_on(AREA, f"{block.name}.{size.name}", f"{words} × {size.hidden}", [case])
-            checks += islice(both, 1 if in_short else None)
+            name = f"{block.name}.{size.name}"
+            checks += checks_on(AREA, name, f"{words} × {size.hidden}", [case], split=not in_short)
             tried += 1
     return OnBlocks(tuple(checks), len(named), tried, left_out)
 

@@ -86,14 +86,10 @@ class OperationOracles:
             for fault in compared.faults:
                 faults.setdefault(fault.cause.names[0], []).append(fault)
         oracle, tried = combined(found), len(check.samples) - len(raised)
-        if faults:
-            smallest = [min(several, key=lambda one: one.cause.elements or 0) for several in faults.values()]
-            counts = map(len, faults.values())
-            findings = [one.finding(count, tried) for one, count in zip(smallest, counts, strict=True)]
-            return {**self._wrong(findings), "oracle": oracle}
-        if not oracle["compared"]:
-            return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
-        return {"oracle": oracle}
+        smallest = [min(several, key=lambda one: one.cause.elements or 0) for several in faults.values()]
+        counts = map(len, faults.values())
+        findings = [one.finding(count, tried) for one, count in zip(smallest, counts, strict=True)]
+        return self._ended(oracle, findings, raised, judged=bool(oracle["compared"]))
 
     def _on_trials(self, check: OracleCheck) -> dict[str, Any]:
         found: list[OracleResult] = []
@@ -109,11 +105,7 @@ class OperationOracles:
             by_trial.append((trial, [one for one in (found[-1].finding,) if one is not None]))
         oracle = combined(found)
         findings = samples.reported_findings(check, by_trial)
-        if findings:
-            return {**self._wrong(findings), "oracle": oracle}
-        if not oracle["compared"]:
-            return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
-        return {"oracle": oracle}
+        return self._ended(oracle, findings, raised, judged=bool(oracle["compared"]))
 
     def _alone(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
         """Compare the samples, run alone, with the CPU; the first one also in other layouts."""
@@ -137,13 +129,17 @@ class OperationOracles:
             measured.imprecise.update(alone.imprecise)
         oracle = combined(found)
         findings = samples.reported_findings(check, by_trial)
-        if findings:
-            return {**self._wrong(findings, texts[0]), "oracle": oracle}
-        if raised:
-            return {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
-        return {"oracle": oracle}
+        return self._ended(oracle, findings, raised, judged=not raised, text=texts[0] if texts else "")
 
-    def _wrong(self, findings: list[Finding], text: str = "") -> dict[str, Any]:
+    def _ended(
+        self, oracle: dict[str, Any], findings: list[Finding], raised: list[str], *, judged: bool, text: str = ""
+    ) -> dict[str, Any]:
+        """Return the verdict on a comparison: wrong by its findings, or unsupported unless it ``judged`` something."""
+        if findings:
+            return {**self._wrong(findings, text), "oracle": oracle}
+        return {"oracle": oracle} if judged else {**_nothing(oracle["not_tried"], raised), "oracle": oracle}
+
+    def _wrong(self, findings: list[Finding], text: str) -> dict[str, Any]:
         place = f"{self.device} in {str(self.dtype).removeprefix('torch.')}"
         first = text or f"{findings[0].where} is wrong on {place}"
         text = "\n".join([first, *map(str, findings)])

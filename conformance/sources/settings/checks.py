@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -96,6 +95,7 @@ def select_checks(patterns: Sequence[str], *, in_short: bool = False) -> OnSetti
         for stage, case in cases.items():
             what = f"stage {stage} while {MODES[setting.mode]}"
             modes = frozenset({setting.mode})
-            both = checks_on(AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes)
-            checks += islice(both, 1 if in_short else None)
+            checks += checks_on(
+                AREA, f"{name}.{stage}", what, [case], modes=modes, dtypes=setting.dtypes, split=not in_short
+            )
     return OnSettings(tuple(checks), tuple(names), len(cases))
