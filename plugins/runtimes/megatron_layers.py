@@ -87,9 +87,8 @@ def divided_layers(
 
 def _layer(old: Any, config: TransformerConfig, *, row: bool) -> Any:
     """Return Megatron's layer in place of another, with a vocabulary that all ranks divide."""
-    ranks = get_tensor_model_parallel_world_size()
     if isinstance(old, nn.Embedding):
-        words = old.num_embeddings + -old.num_embeddings % ranks
+        words = _rounded_up(old.num_embeddings)
         return VocabParallelEmbedding(words, old.embedding_dim, init_method=nn.init.normal_, config=config)
     outputs, inputs = old.weight.shape
     biased = old.bias is not None
@@ -98,8 +97,13 @@ def _layer(old: Any, config: TransformerConfig, *, row: bool) -> Any:
             inputs, outputs, config=config, init_method=nn.init.normal_, bias=biased, input_is_parallel=True,
             skip_bias_add=False,
         )  # fmt: skip
-    outputs += -outputs % ranks
-    return _Column(inputs, outputs, config=config, init_method=nn.init.normal_, bias=biased)
+    return _Column(inputs, _rounded_up(outputs), config=config, init_method=nn.init.normal_, bias=biased)
+
+
+def _rounded_up(count: int) -> int:
+    """Return the next number that all ranks divide."""
+    ranks: int = get_tensor_model_parallel_world_size()
+    return count + -count % ranks
 
 
 def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
@@ -153,7 +157,7 @@ def whole_rows(own: Tensor, count: int) -> Tensor:
 
 def _divisible(x: Tensor) -> Tensor:
     """Return a tensor whose rows all ranks divide: Megatron refuses others."""
-    return _padded(x, 0, len(x) + -len(x) % get_tensor_model_parallel_world_size())
+    return _padded(x, 0, _rounded_up(len(x)))
 
 
 def divided_loss(spec: StepSpec, words: int, output: Tensor, target: Tensor) -> Tensor:
@@ -178,8 +182,7 @@ def divided_experts(stages: Mapping[int, nn.Module], spec: StepSpec) -> Iterator
         ranks, rank = (spec.tensor_ranks, spec.tensor_rank) if over_tensor_ranks else (spec.replicas, spec.replica)
         for which, whole in list(module.named_parameters()):
             part = nn.Parameter(whole.detach().chunk(ranks)[rank].clone(), whole.requires_grad)
-            # As Megatron's experts say it of their parameters.
-            part.allreduce = False  # type: ignore[attr-defined]
+            part.allreduce = False  # type: ignore[attr-defined] # as Megatron's experts say it of their parameters
             if over_tensor_ranks:
                 set_tensor_model_parallel_attributes(part, is_parallel=True, dim=0, stride=1)
             module.register_parameter(which, part)
