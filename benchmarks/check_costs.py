@@ -44,7 +44,8 @@ def run_checks(device: str, given: argparse.Namespace) -> None:
     options = {**DEVICE_DEFAULTS, "fault": "all", "profile": given.profile, "device": device, "plan": given.plan}
     plugins = [] if device == "cpu" else [device]
     with mock.patch.object(Check, "runs_on", lambda check, _, dtype: not check.dtypes or dtype in check.dtypes):
-        run = Run(RunOptions.of(RIGHT, device_plugins=plugins, with_contract=True, **options))
+        # The kit itself is patched here, which a guard would report in place of each result.
+        run = Run(RunOptions.of(RIGHT, device_plugins=plugins, with_contract=True, **options), guarded=False)
     counts = Counter(kind_of(item.check.id) for item in run.plan.items if item.check.runs_on(DEVICE, item.dtype))
     seen: Counter[str] = Counter()
     with one_thread():

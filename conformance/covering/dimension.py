@@ -31,12 +31,17 @@ class Dimension:
     description: str
     values: tuple[Value, ...]
 
+    @property
+    def words(self) -> list[str]:
+        """The words of the values, in order."""
+        return [value.word for value in self.values]
+
     def value(self, word: str) -> Value:
         """Return the value of a word; raise ``KeyError`` if there is none."""
         for value in self.values:
             if value.word == word:
                 return value
-        msg = f"dimension {self.name!r} has no value {word!r}; expected one of {[one.word for one in self.values]}"
+        msg = f"dimension {self.name!r} has no value {word!r}; expected one of {self.words}"
         raise KeyError(msg)
 
 

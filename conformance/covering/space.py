@@ -40,7 +40,7 @@ class Space:
     ) -> None:
         """Check every pair of values against every constraint once; ``excluded`` has the results for more values."""
         self.dimensions, self.constraints = tuple(dimensions), tuple(constraints)
-        self.words = [[value.word for value in dimension.values] for dimension in dimensions]
+        self.words = [dimension.words for dimension in dimensions]
         self.claims = {
             (place, value.word): value.claims
             for place, dimension in enumerate(dimensions)

@@ -27,20 +27,20 @@ class Cost(NamedTuple):
 
 
 #: The pace of the CPU (:mod:`gradconform.devices.pace`) on which the costs were measured, in seconds.
-PACE = 0.00032
+PACE = 0.00029
 
 #: The cost of a check by its kind, on average.
 COSTS: Mapping[str, Cost] = {
-    "blocks": Cost(0.038, 0.066),
-    "contract": Cost(0.002, 0.012),
-    "faults": Cost(0.022, 0.012),
-    "ops": Cost(0.016, 0.031),
-    "ops.additive": Cost(0.015, 0.0028),
-    "ops.alone": Cost(0.006, 0.0012),
-    "ops.edges": Cost(0.0, 0.0084),
-    "ops.finite-differences": Cost(0.015, 0.0028),  # not in float32: as rows are
-    "ops.layout": Cost(0.078, 0.015),
-    "settings": Cost(0.002, 0.017),
+    "blocks": Cost(0.020, 0.034),
+    "contract": Cost(0.0031, 0.015),
+    "faults": Cost(0.025, 0.025),
+    "ops": Cost(0.011, 0.014),
+    "ops.additive": Cost(0.020, 0.0022),
+    "ops.alone": Cost(0.024, 0.0029),
+    "ops.edges": Cost(0.058, 0.0063),
+    "ops.finite-differences": Cost(0.020, 0.0022),  # not in float32: as rows are
+    "ops.layout": Cost(0.041, 0.011),
+    "settings": Cost(0.002, 0.014),
 }
 
 #: How many times as many samples have every pair of values, over all operations: 7,376 and 1,514.

@@ -106,7 +106,7 @@ def _refuse_same_names(options: Iterable[str], dimensions: Sequence[Dimension]) 
 def _refuse_unknown(words: Sequence[str], dimensions: Sequence[Dimension]) -> None:
     """Raise :class:`.DescriptionError` for a word that names no value: it would withhold nothing."""
     known = {*_PHRASES, *_OPTIONAL_WORDS}
-    known |= {word for one in dimensions for word in (one.name, *(value.word for value in one.values))}
+    known |= {word for one in dimensions for word in (one.name, *one.words)}
     for word in words:
         if word not in known:
             msg = f"unsupported: unknown value {word!r}; nearest: {nearest(word, known)}"

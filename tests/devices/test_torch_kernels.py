@@ -12,13 +12,15 @@ from gradconform.run.run import check_stage_backward
 
 FOLDER = Path(__file__).with_name("torch_2_13")
 #: The kernels that each script confirms, by an operation whose layout check accuses it. No sample shows that of
-#: ctc_loss; finite differences show that of as_strided_scatter. A backend in Python shows how a process ends.
+#: ctc_loss; finite differences show that of as_strided_scatter, and samples at edges that of median. A backend in Python
+#: shows how a process ends.
 CONFIRMED = {
     "as_strided_scatter_gradient_of_overwritten": {},
     "batch_norm_weight_read_as_contiguous": {"nn.BatchNorm1d": "aten::native_batch_norm_backward"},
     "ctc_targets_read_as_contiguous": {},
     "group_norm_weight_read_as_contiguous": {"native_group_norm": "aten::native_group_norm"},
     "layer_norm_mean_read_as_contiguous": {"native_layer_norm": "aten::native_layer_norm_backward"},
+    "median_of_expanded_reads_past_it": {},
     "mkldnn_rnn_layer_input_read_as_contiguous": {"nn.LSTM": "aten::mkldnn_rnn_layer"},
     "pooling_indices_read_as_contiguous": {
         "nn.functional.adaptive_max_pool3d": "aten::adaptive_max_pool3d_backward",

@@ -221,6 +221,13 @@ def contiguous_arguments(place: str) -> RightOf:
     return right
 
 
+@contextlib.contextmanager
+def contiguous_medians() -> Iterator[None]:
+    """Make tensors contiguous before their median is taken."""
+    with contiguous_arguments("torch.median")(), contiguous_arguments("torch.nanmedian")():
+        yield
+
+
 def contiguous_indices() -> contextlib.AbstractContextManager[None]:
     """Make the arguments of the three backwards of poolings contiguous."""
     names = ("adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d")
@@ -426,6 +433,7 @@ OTHERS: dict[str, dict[str, RightOf]] = {
         "ctc_targets_read_as_contiguous": contiguous_arguments("torch.nn.functional.ctc_loss"),
         "group_norm_weight_read_as_contiguous": contiguous_arguments("torch.native_group_norm"),
         "layer_norm_mean_read_as_contiguous": contiguous_arguments("torch.ops.aten.native_layer_norm_backward"),
+        "median_of_expanded_reads_past_it": contiguous_medians,
         "mkldnn_rnn_layer_input_read_as_contiguous": contiguous_arguments("torch.mkldnn_rnn_layer"),
         "pooling_indices_read_as_contiguous": contiguous_indices,
         "python_backend_error_ends_process": made_on_the_cpu,

@@ -42,7 +42,7 @@ def _runtime(target: str, found: object) -> Runtime:
 
 def _refuse_unknown(target: str, runtime: Runtime) -> None:
     """Raise for an unknown claim: a misspelt one would silently withhold nothing, or all."""
-    known = {dimension.name: [value.word for value in dimension.values] for dimension in DIMENSIONS}
+    known = {dimension.name: dimension.words for dimension in DIMENSIONS}
     for name, claimed in runtime.claims.items():
         if name not in known:
             msg = f"{target!r} claims the unknown dimension {name!r}; nearest: {nearest(name, known)}"
