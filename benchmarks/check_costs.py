@@ -4,8 +4,8 @@ Runs the checks of 'gradconform device', or every Nth of each kind, on the CPU a
 prints PACE and COSTS of conformance/run/forecast.py: the processor time of a step of the pace, and of a check of each
 kind, beside the device and on it. The two devices tell these parts apart: beside both, a check has the same work.
 So each check runs on both, also one that a run has on one of them only.
-The first check of each kind is not counted, as it loads libraries. Its last lines are the sums by kind, of the checks
-that a run has on the device of docs/devices.md.
+The first check of each kind is not counted, as it loads libraries; neither is one that could not be judged.
+Its last lines are the sums by kind, of the checks that a run has on the device of docs/devices.md.
 
 Each device has a process, which is started again after a check that ends it.
 """
@@ -57,9 +57,9 @@ def run_checks(device: str, given: argparse.Namespace) -> None:
                 continue
             print(json.dumps({"at": at}), flush=True)
             began = time.process_time()
-            run.run_item(item)
-            first = seen[kind] == 1
-            print(json.dumps({"kind": kind, "seconds": None if first else time.process_time() - began}), flush=True)
+            judged = run.run_item(item).status in {"passed", "failed"}
+            seconds = time.process_time() - began if judged and seen[kind] > 1 else None
+            print(json.dumps({"kind": kind, "seconds": seconds}), flush=True)
 
 
 def measured(device: str, given: argparse.Namespace, folder: str) -> Iterator[dict[str, object]]:
@@ -104,6 +104,8 @@ def main() -> None:
                     paces[device], counts = record["pace"], record["counts"]
                 elif record.get("seconds") is not None:
                     seconds[record["kind"]][device].append(record["seconds"])
+    if missing := counts.keys() - seconds.keys():
+        sys.exit(f"no check of these kinds was judged: {', '.join(sorted(missing))}")
     report(paces, counts, seconds)
 
 

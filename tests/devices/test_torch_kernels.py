@@ -12,8 +12,8 @@ from gradconform.run.run import check_stage_backward
 
 FOLDER = Path(__file__).with_name("torch_2_13")
 #: The kernels that each script confirms, by an operation whose layout check accuses it. No sample shows that of
-#: ctc_loss; finite differences show that of as_strided_scatter, and samples at edges that of median. A backend in Python
-#: shows how a process ends.
+#: ctc_loss. Finite differences show that of as_strided_scatter, and samples at edges that of median. A backend in
+#: Python shows how a process ends.
 CONFIRMED = {
     "as_strided_scatter_gradient_of_overwritten": {},
     "batch_norm_weight_read_as_contiguous": {"nn.BatchNorm1d": "aten::native_batch_norm_backward"},
