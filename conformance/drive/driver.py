@@ -261,6 +261,8 @@ class _Run:
                 done.result()
         for one in lane, other:
             del vars(one.stage)["meeting"]
+        if not self.is_cpu:
+            barrier.abort()  # both backwards run in the device's one thread, where neither could meet the other
 
     def _act(self, lane: Lane, sight: Sight) -> None:
         action = sight.action
