@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
@@ -180,6 +181,10 @@ def _no_test_changes_how_float32_is_computed() -> Iterator[None]:
     assert {path: precision(path) for path in PRECISIONS} == before
 
 
+#: The checks of the contracts that tests have made, and their files, by the identity of the given checks.
+_FROZEN: dict[tuple[int, ...], tuple[list[Check], dict[str, Check], Path]] = {}
+
+
 @pytest.fixture
 def contract_of(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -190,13 +195,30 @@ def contract_of(
     """
 
     def make(checks: Iterable[Check]) -> None:
-        newest = [replace(one, since=CONTRACT_VERSION) if one.since == FIRST_VERSION else one for one in checks]
-        monkeypatch.setattr(areas, "CHECKS", {check.id: check for check in newest})
+        given = list(checks)
+        key = tuple(map(id, given))
+        if known := _FROZEN.get(key):
+            _, newest, files = known
+        else:
+            changed = [replace(one, since=CONTRACT_VERSION) if one.since == FIRST_VERSION else one for one in given]
+            newest, files = {check.id: check for check in changed}, tmp_path_factory.mktemp("frozen")
+            _freeze(newest, files, monkeypatch)
+            _FROZEN[key] = given, newest, files
+        monkeypatch.setattr(areas, "CHECKS", newest.copy())
         monkeypatch.setattr(frozen, "VERSIONS", tmp_path_factory.mktemp("versions"))
+        shutil.copytree(files, frozen.VERSIONS, dirs_exist_ok=True)
         checks_of.cache_clear()
-        for version in {check.since for check in areas.CHECKS.values()}:
-            frozen.file_of(version).write_text(frozen.FrozenContract(version, None, {}, {}).text(), encoding="utf-8")
-            freeze(version)
 
     yield make
     checks_of.cache_clear()
+
+
+def _freeze(checks: dict[str, Check], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the files of a contract of these checks."""
+    with monkeypatch.context() as patch:
+        patch.setattr(areas, "CHECKS", checks)
+        patch.setattr(frozen, "VERSIONS", folder)
+        checks_of.cache_clear()
+        for version in {check.since for check in checks.values()}:
+            frozen.file_of(version).write_text(frozen.FrozenContract(version, None, {}, {}).text(), encoding="utf-8")
+            freeze(version)
