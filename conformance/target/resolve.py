@@ -286,15 +286,24 @@ def _distribution_version(package: str, file: str | None) -> str | None:
 
     None if ``file``, of the imported module, is a copy elsewhere.
     """
+    installed = {home for found in importlib.metadata.distributions() for home in _homes(found)}
+    if not _hold(installed, file):
+        return None  # without a look at the files of every distribution, which takes a third of a second
     names = set(importlib.metadata.packages_distributions().get(package, []))
     if len(names) != 1:
         return None
     found = importlib.metadata.distribution(names.pop())
-    source = json.loads(found.read_text("direct_url.json") or "{}").get("url", "")  # of an editable installation
-    homes = [Path(str(found.locate_file("")))]
-    if source:
-        homes.append(Path(url2pathname(urlsplit(source).path)))
-    return found.version if file is None or any(_holds(home, Path(file)) for home in homes) else None
+    return found.version if _hold(_homes(found), file) else None
+
+
+def _homes(found: importlib.metadata.Distribution) -> set[Path]:
+    """Return the folders with the code of a distribution; an editable installation has its own."""
+    source = json.loads(found.read_text("direct_url.json") or "{}").get("url", "")
+    return {Path(str(found.locate_file("")))} | ({Path(url2pathname(urlsplit(source).path))} if source else set())
+
+
+def _hold(homes: set[Path], file: str | None) -> bool:
+    return file is None or any(_holds(home, Path(file)) for home in homes)
 
 
 def _holds(folder: Path, file: Path) -> bool:

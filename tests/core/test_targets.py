@@ -128,6 +128,24 @@ def test_a_target_is_found_by_module_or_file_and_object(text: str, *, own_adapte
     assert target.version == ("1.2.3" if ".py" in text else "7.0")
 
 
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_target_without_a_version_has_that_of_its_distribution_if_one_is_installed_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, installed: bool
+) -> None:
+    place = folder / "site"
+    (place / "gc_unversioned").mkdir(parents=True)
+    (place / "gc_unversioned" / "__init__.py").write_text(FULL, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(place))
+    known = place / "gc_unversioned-3.4.dist-info"
+    if installed:
+        known.mkdir()
+        (known / "METADATA").write_text("Metadata-Version: 2.1\nName: gc-unversioned\nVersion: 3.4\n", encoding="utf-8")
+        (known / "top_level.txt").write_text("gc_unversioned\n", encoding="utf-8")
+    else:  # the files of all distributions are read only if one of them may have the target
+        monkeypatch.delattr("importlib.metadata.packages_distributions")
+    assert resolve("gc_unversioned").version == ("3.4" if installed else None)
+
+
 def test_a_file_can_import_its_neighbours_and_sys_path_is_restored(folder: Path) -> None:
     (folder / "beside_gc.py").write_text(FULL, encoding="utf-8")
     sub = folder / "sub"
