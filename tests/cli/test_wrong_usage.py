@@ -114,14 +114,20 @@ WRONG: dict[tuple[str, ...], str] = {
 }
 
 
+#: The report and the records of a run, made by the first test that has them.
+_OF_RUN: dict[str, str] = {}
+
+
 @pytest.fixture
 def folder(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, text in FILES.items():
+    if not _OF_RUN:
+        names = ("right.json", "run.ndjson")
+        command("run", "autograd", "--checks", "full.loss.mlp", "--json", names[0], "--ndjson", names[1])
+        _OF_RUN.update({name: (tmp_path / name).read_text(encoding="utf-8") for name in names})
+    for name, text in (FILES | _OF_RUN).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    given = ("--checks", "full.loss.mlp", "--json", "right.json", "--ndjson", "run.ndjson")
-    command("run", "autograd", *given)
     return tmp_path
 
 
