@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradconform.adapter import needed
-from gradconform.runtime import Shard, StepSpec
+from gradconform.runtime import StepSpec
 
 from .exchanged_tokens import Exchange, over_replicas
+from .parts import Part, padded
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.parallel_state import (
@@ -33,23 +33,6 @@ with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
         vocab_parallel_cross_entropy,
     )
     from megatron.core.transformer.transformer_config import TransformerConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a parameter on this rank: its start in a dimension, of which the whole parameter has ``rows``.
-
-    The part may end with padding.
-    """
-
-    start: int
-    rows: int
-    dim: int = 0
-
-    def shard(self, value: Tensor) -> Shard:
-        """Return the part without its padding."""
-        count = min(value.shape[self.dim], self.rows - self.start)
-        return Shard(value.narrow(self.dim, 0, count), self.start, self.rows, self.dim)
 
 
 def divided_layers(
@@ -75,7 +58,7 @@ def divided_layers(
             ranks = get_tensor_model_parallel_world_size()
             own = getattr(new, which)
             start = get_tensor_model_parallel_rank() * own.shape[dim]
-            _fill(own, whole, _padded(whole, dim, ranks * own.shape[dim]).narrow(dim, start, own.shape[dim]))
+            _fill(own, whole, padded(whole, dim, ranks * own.shape[dim]).narrow(dim, start, own.shape[dim]))
             if which == "weight":
                 set_tensor_model_parallel_attributes(own, is_parallel=True, dim=dim, stride=1)
             # A tied weight stays one parameter.
@@ -110,12 +93,6 @@ def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
     own.requires_grad_(whole.requires_grad)
     with torch.no_grad():
         own.copy_(value)
-
-
-def _padded(value: Tensor, dim: int, size: int) -> Tensor:
-    """Return a tensor with zeros after its end in a dimension."""
-    missing = size - value.shape[dim]
-    return F.pad(value, (0, 0) * (value.dim() - 1 - dim) + (0, missing)) if missing else value
 
 
 class _Column(ColumnParallelLinear):  # type: ignore[misc] # megatron-core has no types
@@ -157,7 +134,7 @@ def whole_rows(own: Tensor, count: int) -> Tensor:
 
 def _divisible(x: Tensor) -> Tensor:
     """Return a tensor whose rows all ranks divide: Megatron refuses others."""
-    return _padded(x, 0, _rounded_up(len(x)))
+    return padded(x, 0, _rounded_up(len(x)))
 
 
 def divided_loss(spec: StepSpec, words: int, output: Tensor, target: Tensor) -> Tensor:
