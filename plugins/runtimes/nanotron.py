@@ -19,7 +19,7 @@ from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxi
 
 from .nanotron_layers import divided_layers, divided_loss
 
-with needed("nanotron", "pip install --no-deps nanotron==0.4 && pip install dacite"):
+with needed("nanotron", "pip install 'gradconform[nanotron]'"):
     from nanotron.optim.clip_grads import clip_grad_norm
     from nanotron.parallel import ParallelContext
     from nanotron.parallel.parameters import NanotronParameter
@@ -128,6 +128,7 @@ class NanotronSession(ModuleSession):
             tokens = torch.tensor([batch.tokens(spec.counts), batch.positions(), second], device=spec.device)
             dist.all_reduce(tokens, group=self.context.dp_pg)
             self._weigh(*map(float, tokens))
+        self._refuse_second_sum()
         self._losses = []
         self.engine.train_batch_iter(
             model=self.model,
@@ -139,6 +140,15 @@ class NanotronSession(ModuleSession):
         # Without a wrapper, its trainer averages here over replicas: over one, which gloo refuses.
         sync_tied_weights_gradients(self.unwrapped, self.context, grad_accumulator=None)
         return self._of_each()
+
+    def _refuse_second_sum(self) -> None:
+        """Raise if tied weights have gradients of an earlier step: they were summed, and would be again."""
+        if self.spec.tied and len(self.spec.placement) > 1 and self._has_grads():
+            msg = "its trainer frees gradients after each step: those of tied weights would be summed over ranks again"
+            raise UnsupportedError(msg)
+
+    def _has_grads(self) -> bool:
+        return any(one.grad is not None for _, one in self.named("named_parameters"))
 
     def evaluate(self, batch: Batch) -> list[Tensor] | None:
         """Run the forwards."""
@@ -160,11 +170,8 @@ class NanotronSession(ModuleSession):
 
     def param_grads(self) -> dict[str, Kept]:
         """Return the gradients; those of divided parameters are shards."""
-        grads = super().param_grads()
-        found = self._as_shards(grads)
-        if not any(grad is not None for grad in grads.values()):
-            return found | dict.fromkeys(self.parts)
-        return found | {name: None for name in self.parts if name in self._frozen}
+        without = self._frozen if self._has_grads() else self.parts
+        return self._as_shards(super().param_grads()) | {name: None for name in self.parts if name in without}
 
     def _as_shards(self, kept: dict[str, Kept]) -> dict[str, Kept]:
         empty = torch.empty(0, dtype=self.spec.dtype, device=self.spec.device)

@@ -38,7 +38,7 @@ def _import_in_order() -> None:
     import_module("nanotron.config")
 
 
-with needed("nanotron", "pip install --no-deps nanotron==0.4 && pip install dacite"):
+with needed("nanotron", "pip install 'gradconform[nanotron]'"):
     _import_in_order()
     from nanotron.parallel.tensor_parallel.enum import TensorParallelLinearMode
     from nanotron.parallel.tensor_parallel.functional import sharded_cross_entropy

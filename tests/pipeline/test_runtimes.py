@@ -109,6 +109,35 @@ EXPECTED: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
+EXPECTED["nanotron"] = (
+    "nanotron",
+    {
+        "step.plain": "passed",
+        "step.ddp-tokens": "passed",
+        "step.fsdp-accumulated": "unsupported",
+        "step.tied-clipped": "passed",
+        "step.compiled": "passed",
+        "step.lengths": "passed",
+        "step.hooked": "passed",
+        "step.column-row-clipped": "passed",
+        "step.ddp-tied": "passed",
+        "step.ddp-vocabulary": "passed",
+        "step.tied-vocabulary": "passed",
+        "step.ddp-sequence": "unsupported",
+        "step.ddp-predictions": "passed",
+        "step.mean-of-predictions": "passed",
+        "step.experts": "unsupported",
+        "step.pairs.column-row-1": "passed",  # BatchNorm
+        "step.pairs.three-mb-3": "unsupported",  # tied weights of two stages would be summed again
+        "step.pairs.zeroed-1": "passed",
+        "step.pairs.evaluated-first-2": "failed",  # nanotron/validation_requires_grad.py
+        "step.pairs.four-replicas-3": "failed",  # the same
+        "step.pairs.hooked-2": "failed",
+        "step.pairs.sum-2": "failed",
+        "step.pairs.tied-1": "failed",
+        "step.pairs.tokens-1": "failed",
+    },
+)
 EXPECTED["torchgpipe"] = "torchgpipe", EXPECTED["fairscale"][1]
 
 #: What is said where there is no compiler of C++.

@@ -395,6 +395,18 @@ def norm_of_all_experts() -> contextlib.AbstractContextManager[None]:
     return replaced(("deepspeed.runtime.utils.clip_grad_norm_", clip_grad_norm_))
 
 
+def forward_without_assertion() -> contextlib.AbstractContextManager[None]:
+    """Run a micro-batch forward for its loss alone."""
+    import gradconform.plugins.runtimes.nanotron_layers  # noqa: F401, PLC0415 (it imports the project in order)
+
+    def forward(engine: Any, context: Any, state: Any, micro_batch: Any, model: Any) -> Any:
+        del state
+        with context:
+            return {"loss": model(**micro_batch)["loss"] / engine.nb_microbatches}
+
+    return replaced(("nanotron.parallel.pipeline_parallel.engine.PipelineEngine.forward", forward))
+
+
 def on_the_cpu() -> contextlib.AbstractContextManager[None]:
     """Run on the CPU instead of the device."""
     return replaced(("torch_xla.device", lambda: torch.device("cpu")))
@@ -411,6 +423,7 @@ PROJECTS: dict[str, RightOf] = {
     "deepspeed": deepspeeds_engine,
     "fairscale": no_pipe("fairscale.nn.Pipe"),
     "megatron-core": megatrons_functions,
+    "nanotron": forward_without_assertion,
     "torch": torchs_functions,
     "torch_xla": on_the_cpu,
     "torchgpipe": no_pipe("torchgpipe.GPipe"),

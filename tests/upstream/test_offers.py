@@ -30,6 +30,7 @@ IMPORTS = {
     "deepspeed": "deepspeed",
     "fairscale": "fairscale",
     "megatron-core": "megatron",
+    "nanotron": "nanotron",
     "torch": "torch",
     "torch_xla": "torch_xla",
     "torchgpipe": "torchgpipe",
