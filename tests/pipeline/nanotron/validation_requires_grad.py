@@ -3,7 +3,7 @@
 The engine's forward, which training shares, asserts that the loss requires one.
 """
 
-# ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
+# ruff: noqa: E402, T201 (a script: it imports in the order that works, and prints what is expected and what is got)
 
 import sys
 import tempfile
