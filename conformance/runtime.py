@@ -105,7 +105,9 @@ class StepSpec:
     computes this loss itself: it predicts a further token with the embedding and the head of the model, which are tied
     if they are in two stages. If a submodule has ``second_scale``, the gradient of the second loss enters the backward
     times that number, which is 1 unless set. It counts in that of a step as ``loss`` does. For ``tokens``, it is
-    divided by the number of its own targets that ``counts`` counts in the whole batch, :meth:`Batch.second_tokens`.
+    divided by the number of its own targets that ``counts`` counts in the whole batch, :meth:`Batch.second_tokens`. If
+    ranks divide the rows of the last Linear, this loss is computed from divided scores too: set its function by
+    :func:`set_second_loss`.
 
     ``tensor_ranks`` share each stage: each receives the whole stage and the same batch, and must keep its part of the
     layers that ``shared`` names, by full names. Of a ``column`` Linear it keeps some outputs, which go unchanged into a
@@ -308,6 +310,14 @@ def scale_second(modules: Iterable[nn.Module], scale: float) -> None:
         for inner in module.modules():
             if hasattr(inner, "second_scale"):
                 vars(inner)["second_scale"] = scale
+
+
+def set_second_loss(modules: Iterable[nn.Module], loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Compute the last stage's second loss by ``loss``, a function of scores and targets."""
+    for module in modules:
+        for inner in module.modules():
+            if hasattr(inner, "second_loss"):
+                vars(inner)["second_loss"] = loss
 
 
 def balance_experts(modules: Iterable[nn.Module], total: Callable[[Tensor], Tensor]) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradconform.runtime import Kept, ModuleSession, Shard, StepSpec
+from gradconform.runtime import Kept, ModuleSession, Shard, StepSpec, set_second_loss
 
 _Change = Callable[[Tensor], Tensor]
 
@@ -70,6 +70,8 @@ class TensorSession(ModuleSession):
         self._own: dict[nn.Parameter, nn.Parameter] = {}
         for name, module in self.own_modules(spec.shared):
             self._share(name, module, spec.shared[name])
+        if "vocabulary" in spec.shared.values():
+            set_second_loss(modules.values(), self.second_loss_of)
 
     def own_modules(self, names: Iterable[str]) -> Iterator[tuple[str, nn.Module]]:
         """Yield those of some modules, named in full, that belong to a stage of this rank."""
@@ -188,6 +190,10 @@ class TensorSession(ModuleSession):
         total = ((exponents.log() + most - of_target) * counted).sum()
         is_mean = self.spec.reduction == "mean" and self.spec.context == "whole"
         return total / counted.sum() if is_mean else total
+
+    def second_loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return the second loss of a micro-batch, from logits that are divided over ranks."""
+        return self.loss_of(output, target)
 
     def largest(self, value: Tensor) -> Tensor:
         """Return the maximum over tensor ranks."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second
+from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second, set_second_loss
 
 from .megatron_chunks import refusal, wrapped
 from .megatron_layers import divided_experts, divided_layers, divided_loss
@@ -86,6 +86,11 @@ class MegatronSession(ModuleSession):
         self.parts = dict(divided_experts(stages, spec))
         with _on(spec.device):
             self.parts |= divided_layers(stages, spec, self.config)
+            self._loss_of = spec.loss
+            if heads := [name for name, style in spec.shared.items() if style == "vocabulary"]:
+                words = self.parts[f"{heads[-1]}.weight"].rows if spec.is_last else 0
+                self._loss_of = partial(divided_loss, spec, words)
+                set_second_loss(stages.values(), self._loss_of)
             self.chunks = [self._chunk(index, stage) for index, stage in sorted(stages.items())]
         self.config.no_sync_func = [one.no_sync for one in self.chunks] if chunks > 1 else self.chunks[0].no_sync
         self.config.finalize_model_grads_func = finalize_model_grads
@@ -167,12 +172,7 @@ class MegatronSession(ModuleSession):
         return model(batch.x, **batch.kwargs), partial(self._loss, batch.target)
 
     def _loss(self, target: Tensor, output: Tensor) -> tuple[Any, ...]:
-        heads = [name for name, style in self.spec.shared.items() if style == "vocabulary"]
-        loss = (
-            divided_loss(self.spec, self.parts[f"{heads[-1]}.weight"].rows, output, target)
-            if heads
-            else self.spec.loss(output, target)
-        )
+        loss = self._loss_of(output, target)
         logged = {"loss": loss.detach().clone()}
         if self.spec.reduction == "tokens":
             return loss, self.spec.counts(target).sum().int(), logged

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary, scale_second
+from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary, scale_second, set_second_loss
 
 from .nanotron_layers import divided_layers, divided_loss
 
@@ -71,6 +71,11 @@ class NanotronSession(ModuleSession):
         self._frozen = {name for name, one in self.named("named_parameters") if not one.requires_grad}
         #: This rank's parts of the parameters that ranks divide.
         self.parts = dict(divided_layers(stages, spec, self.context.tp_pg))
+        self._loss_of = spec.loss
+        if heads := [name for name, style in spec.shared.items() if style == "vocabulary"]:
+            words = self.parts[f"{heads[-1]}.weight"].rows if spec.is_last else 0
+            self._loss_of = partial(divided_loss, spec, words, self.context.tp_pg)
+            set_second_loss(stages.values(), self._loss_of)
         self._losses: list[Tensor] = []
         self._weigh(1.0, 1.0, 1.0)
         self.unwrapped = _Model(stages, spec, P2P(self.context.pp_pg, spec.device), self._loss)
@@ -111,12 +116,7 @@ class NanotronSession(ModuleSession):
         scale_second(self.modules.values(), whole / second_tokens / count)
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
-        heads = [name for name, style in self.spec.shared.items() if style == "vocabulary"]
-        if heads:
-            words = self.parts[f"{heads[-1]}.weight"].rows
-            loss = divided_loss(self.spec, words, output, target, self.context.tp_pg)
-        else:
-            loss = self.spec.loss(output, target)
+        loss = self._loss_of(output, target)
         self._losses.append(loss.detach().clone())
         return loss * self._weight
 

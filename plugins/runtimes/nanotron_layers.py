@@ -96,7 +96,7 @@ def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
         own.copy_(value)
 
 
-def divided_loss(spec: StepSpec, words: int, output: Tensor, target: Tensor, group: Any) -> Tensor:
+def divided_loss(spec: StepSpec, words: int, group: Any, output: Tensor, target: Tensor) -> Tensor:
     """Return the loss of a micro-batch from the scores of this rank's words."""
     own = output.shape[-1]
     real = min(own, words - dist.get_rank(group) * own)

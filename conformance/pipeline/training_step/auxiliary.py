@@ -63,7 +63,8 @@ class SecondLoss(nn.Module):
     """The prediction of the token after the next, as in multi-token prediction; its loss enters the backward here.
 
     It uses the head of the model and its embedding, of which it has a tied copy if that is in another stage. The
-    gradient of its loss is multiplied by ``second_scale``, which a runtime must set.
+    gradient of its loss is multiplied by ``second_scale``, which a runtime must set. If it divides the head over ranks, it
+    must also set ``second_loss``.
     """
 
     second_scale: float = 1.0
@@ -72,9 +73,9 @@ class SecondLoss(nn.Module):
         """Create the layer that joins a position's numbers with the next token's; ``copied`` is the tied copy."""
         super().__init__()
         self.joined = nn.Linear(2 * width, width)
-        self.embedding, self.loss = copied, loss
+        self.embedding, self.second_loss = copied, loss
 
     def forward(self, x: Tensor, following: Tensor, target: Tensor, embedding: nn.Module, head: nn.Module) -> Tensor:
         """Return ``x`` with the loss attached; ``following`` are the next tokens, ``target`` those after them."""
         hidden = torch.tanh(self.joined(torch.cat((x, embedding(following)), -1)))
-        return with_loss(x, self.loss(head(hidden), target), self.second_scale)
+        return with_loss(x, self.second_loss(head(hidden), target), self.second_scale)

@@ -1,4 +1,4 @@
-"""Stages that run in bfloat16 while their parameters keep their dtype: each use rounds the parameter again."""
+"""Stages that run in bfloat16 while their parameters keep their dtype: each forward rounds the parameters again."""
 
 from __future__ import annotations
 

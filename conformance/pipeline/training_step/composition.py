@@ -145,12 +145,16 @@ def step_cases(profile: str) -> tuple[StepCase, ...]:
     Standard has those of quick, and all pairs; full has those of standard, and some on eight ranks.
     """
     rows = [tuple(row) for row in json.loads(ROWS.read_text(encoding="utf-8"))["pairs"]]
-    plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
-    alone = {"quick": QUICK, "standard": QUICK | ALONE, "full": QUICK | ALONE | EIGHT}[profile]
-    placed = {name: tuple({**plain, **special}.values()) for name, special in alone.items()}
+    placed = _with_names({"quick": QUICK, "standard": QUICK | ALONE, "full": QUICK | ALONE | EIGHT}[profile])
     if profile != "quick":
         placed |= {f"pairs.{name}": row for name, row in named(DIMENSIONS, rows).items()}
     return tuple(sorted(starmap(_case, placed.items()), key=lambda case: case.composition.ranks))
+
+
+def _with_names(alone: Mapping[str, Mapping[str, str]]) -> dict[str, Words]:
+    """Return the rows of compositions with names, from their non-default values."""
+    plain = {dimension.name: dimension.values[0].word for dimension in DIMENSIONS}
+    return {name: tuple({**plain, **special}.values()) for name, special in alone.items()}
 
 
 def _case(name: str, row: Words) -> StepCase:
@@ -183,12 +187,14 @@ def with_what_is_new(frozen: Sequence[Words]) -> list[Words]:
     """Return frozen rows with defaults in newer dimensions, and new rows for the pairs that they lack.
 
     So an addition changes no check's id or row. Values that many runtimes do not claim are in rows of their own, so
-    that these runtimes lose no pair of other values. It takes allpairspy and some seconds.
+    that these runtimes lose no pair of other values. Compositions with names have their pairs already. It takes
+    allpairspy and some seconds.
     """
     space = Space(DIMENSIONS, CONSTRAINTS)
     rows = [(*row, *(one.values[0].word for one in DIMENSIONS[len(row) :])) for row in frozen]
+    others = [row for row in _with_names(QUICK | ALONE).values() if space.fits(enumerate(row))]
     for count in reversed(range(len(RARE) + 1)):
         left_out = frozenset[str]().union(*RARE[:count])
-        begun = [row for row in rows if not left_out & space.claims_of(enumerate(row))]
+        begun = [row for row in [*others, *rows] if not left_out & space.claims_of(enumerate(row))]
         rows += array(space.without(left_out).dimensions, CONSTRAINTS, begun)[len(begun) :]
     return rows

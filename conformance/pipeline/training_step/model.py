@@ -190,7 +190,9 @@ def shared_layers(composition: Composition) -> dict[str, TensorStyle]:
         if composition.tensor_parallel == "sequence":
             found[f"{block}.norm"] = "sequence"
     if composition.tensor_parallel == "vocabulary":
-        found |= {"0.embedding": "vocabulary", f"{composition.stages - 1}.head": "vocabulary"}
+        last = composition.stages - 1
+        copied = [f"{last}.second.embedding"] if composition.predicts_two and last else []
+        found |= dict.fromkeys(["0.embedding", *copied, f"{last}.head"], "vocabulary")
     return found
 
 

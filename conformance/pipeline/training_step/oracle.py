@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from gradconform.drive.watches import copy_of
 from gradconform.reference.autograd import accumulate, run_forward
@@ -246,7 +247,8 @@ class _Run:
         scale_auxiliary(stages, auxiliary)
         scale_second(stages, second)
         lower = self.composition.precision == "autocast" and not self.wide
-        with torch.autocast(self.device.type, LOWER, enabled=lower):
+        # A weight that a stage uses twice is rounded once, so its gradient in a micro-batch is summed in bfloat16.
+        with parametrize.cached(), torch.autocast(self.device.type, LOWER, enabled=lower):
             output = run_forward(stages, (chunk.x,), chunk.kwargs)[-1].outputs
             return loss_of(self.composition)(output, chunk.target)
 

@@ -98,3 +98,27 @@ class EmbeddingOfSecondLossAlone(PlainSession):
     def add_tied(self) -> None:
         if not self.spec.second_target:
             super().add_tied()
+
+
+@fault("two-predictions vocabulary")
+class SecondLossOfOwnWords(PlainSession):
+    """Normalizes the second loss by the scores of one tensor rank's words."""
+
+    of_second = False
+
+    def second_loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        self.of_second = True
+        found = super().second_loss_of(output, target)
+        self.of_second = False
+        return found
+
+    def total_of(self, value: Tensor) -> Tensor:
+        return value if self.of_second else super().total_of(value)
+
+
+@fault("two-predictions column-row", "second_loss_scaled")
+class SecondLossOverTensorRanks(PlainSession):
+    """Sums over tensor ranks the gradients of the layer before the second loss, which each rank has whole."""
+
+    def over_tensor_ranks(self, name: str, grad: Tensor) -> Tensor:
+        return self.sum(grad) if ".second.joined." in name else super().over_tensor_ranks(name, grad)
