@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from gradconform.adapter import UnsupportedError, needed
-from gradconform.runtime import Batch, ModuleSession, StepSpec, balance_experts, scale_auxiliary, scale_second, set_second_loss
+from gradconform.runtime import (
+    Batch,
+    ModuleSession,
+    StepSpec,
+    balance_experts,
+    scale_auxiliary,
+    scale_second,
+    set_second_loss,
+)
 
 from .megatron_chunks import refusal, wrapped
 from .megatron_layers import divided_experts, divided_layers, divided_loss

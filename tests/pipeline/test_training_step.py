@@ -39,16 +39,18 @@ from gradconform.pipeline.training_step.model import (
     CALLS,
     SECOND_TARGET,
     TOKENS,
+    VOCABULARY,
     WIDTH,
     counts,
     make_batch,
     make_stages,
+    shared_layers,
     summed_loss,
     tied_names,
 )
 from gradconform.pipeline.training_step.on_rank import Place, lacking, spec_of
 from gradconform.pipeline.training_step.oracle import PlainRun, run_plain
-from gradconform.runtime import Batch, own_positions, scale_second
+from gradconform.runtime import Batch, own_positions, scale_second, set_second_loss
 
 #: torch infers metadata by running a stage once more, and its BatchNorm counts that: up to 2.14.
 COUNTS_INFERENCE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
@@ -309,9 +311,9 @@ def test_shared_sequences_have_other_numbers_of_counted_tokens_on_each_replica(c
     assert (parts[1].tokens(counts) == 0) is (check == "step.half-ignored")
 
 
-@pytest.mark.parametrize("check", ["step.two-predictions", "step.mean-of-predictions", "step.pairs.two-predictions-3"])
+@pytest.mark.parametrize("check", ["step.two-predictions", "step.mean-of-predictions", "step.pairs.two-predictions-4"])
 def test_a_second_loss_has_its_own_tokens_and_the_gradients_of_one_backward(check: str) -> None:
-    one = replace(CASES[check].composition, steps=("train",), auxiliary=False)
+    one = replace(CASES[check].composition, steps=("train",), auxiliary=False, precision="unmixed")
     stages: list[Any] = list(make_stages(one, dtype=torch.float64, seed=3).values())
     head, second, embedding = stages[-1].head, stages[-1].second, stages[-1].second.embedding
     assert embedding.weight is stages[0].embedding.weight
@@ -338,6 +340,28 @@ def test_a_second_loss_has_its_own_tokens_and_the_gradients_of_one_backward(chec
     for index, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
             torch.testing.assert_close(plain.grads[f"{index}.{name}"], parameter.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_a_weight_that_a_stage_uses_twice_sums_its_gradients_of_a_micro_batch_in_bfloat16() -> None:
+    one = Composition(precision="mixed", predicts_two=True, microbatches=1)
+    (plain,) = run_plain(one, dtype=torch.float32, seed=20).acts
+    grad = plain.grads["0.head.weight"]
+    assert grad is not None
+    assert torch.equal(grad, grad.bfloat16().float())
+
+
+def test_a_divided_head_computes_the_second_loss_by_the_function_of_the_runtime() -> None:
+    one = Composition(predicts_two=True, tensor_ranks=2, tensor_parallel="vocabulary", microbatches=1)
+    (stage,) = make_stages(one, dtype=torch.float32, seed=20).values()
+    assert list(shared_layers(one))[-2:] == ["0.embedding", "0.head"]
+    assert "1.second.embedding" in shared_layers(replace(one, pipeline_ranks=2))
+    seen = []
+    set_second_loss([stage], lambda scores, target: seen.append((scores.shape, target)) or scores.sum())  # type: ignore[func-returns-value]
+    chunk = make_batch(one, 0, 0, dtype=torch.float32, seed=20)
+    stage(chunk.x, **chunk.kwargs)
+    ((shape, target),) = seen
+    assert shape == (*chunk.x.shape, VOCABULARY)
+    assert target is chunk.kwargs[SECOND_TARGET]
 
 
 def test_data_decide_where_a_layer_is_used() -> None:

@@ -63,8 +63,8 @@ class SecondLoss(nn.Module):
     """The prediction of the token after the next, as in multi-token prediction; its loss enters the backward here.
 
     It uses the head of the model and its embedding, of which it has a tied copy if that is in another stage. The
-    gradient of its loss is multiplied by ``second_scale``, which a runtime must set. If it divides the head over ranks, it
-    must also set ``second_loss``.
+    gradient of its loss is multiplied by ``second_scale``, which a runtime must set. If it divides the head over ranks,
+    it must also set ``second_loss``.
     """
 
     second_scale: float = 1.0
