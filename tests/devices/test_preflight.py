@@ -66,6 +66,11 @@ def hidden(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
         raise RuntimeError from error
 
 
+def without_gaps(func: Any, tensor: Tensor) -> Tensor:
+    """Copy the first elements in memory, whatever the strides are."""
+    return func(tensor if tensor.is_contiguous() else tensor.as_strided(tensor.shape, (tensor.shape[1], 1)))
+
+
 #: By line: the functions that are replaced.
 FAULTS: dict[Callable[[Device], None], Mapping[Any, Callable[..., Any]]] = {
     copy_is_bitwise: {Tensor.to: lambda f, x, *a: f(x, *a).where(x.abs() > 1e-38, 0) if x.is_floating_point() else x},
@@ -184,3 +189,8 @@ def test_backward_errors_are_probed_again_after_one_is_lost() -> None:
     with Faulty({Tensor.backward: lost_once}):
         assert not backward_raises(CPU)
     assert len(asked) == 6  # three errors, and behind each what needs the same thread
+
+
+def test_a_copy_to_the_cpu_that_ignores_gaps_is_reported() -> None:
+    with Faulty({Tensor.cpu: without_gaps}), pytest.raises(WrongAnswerError, match="a view with gaps, copied to the"):
+        strided_is_read(CPU)
