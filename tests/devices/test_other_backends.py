@@ -56,6 +56,7 @@ BACKENDS = (
         OPENREG,
         "build open_registration_extension of test/cpp_extensions in torch's source",
     ),
+    Backend("mcpu", "torch_mcpu", "build github.com/kzwrime/torch_mcpu with TORCH_MCPU_ENABLE_CPU_FALLBACK=ON"),
 )
 pytestmark = pytest.mark.nightly
 each = pytest.mark.parametrize("backend", [backend.parameter for backend in BACKENDS])

@@ -191,6 +191,6 @@ def test_backward_errors_are_probed_again_after_one_is_lost() -> None:
     assert len(asked) == 6  # three errors, and behind each what needs the same thread
 
 
-def test_a_copy_to_the_cpu_that_ignores_gaps_is_reported() -> None:
-    with Faulty({Tensor.cpu: without_gaps}), pytest.raises(WrongAnswerError, match="a view with gaps, copied to the"):
+def test_a_copy_to_the_cpu_that_ignores_strides_is_reported() -> None:
+    with Faulty({Tensor.cpu: without_gaps}), pytest.raises(WrongAnswerError, match="a column, copied to the CPU"):
         strided_is_read(CPU)
