@@ -17,11 +17,8 @@ from gradconform.trees import tensors
 
 from .finding import Finding
 from .kernel_results import Difference
-from .oracle_result import OracleResult
+from .oracle_result import WRONG_ON_CPU, OracleResult
 from .wrong_operation import Compared
-
-#: Why a kernel is not judged whose results change on the CPU, too, if its arguments are made contiguous.
-WRONG_ON_CPU = "torch's CPU kernel is wrong in this layout"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.device import Device
+from gradconform.devices.device import Device, device_of
 from gradconform.devices.tensor_facts import offset_of, strides_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.watches import on_cpu
@@ -24,6 +24,7 @@ from .device_precision import judged_with, room_in
 from .finding import Finding
 from .kernel_call import REFUSALS, Argument, KernelCall, kept
 from .kernel_results import Difference, difference
+from .oracle_result import WRONG_ON_CPU
 from .rounding import companion, shrinks
 from .values import same_bits
 
@@ -184,6 +185,9 @@ class LayoutsTried(DispatchMode):
             again = [compared.differs(found) for found in (call.run() for _ in range(_AGAIN)) if found is not None]
             if not again or again[0] is None or None in again or compared.rounds(call, again[0]):
                 continue
+            if compared.is_wrong_on_cpu(call):
+                self.not_tried[WRONG_ON_CPU].add(call.name)
+                continue
             argument, plain = call.arguments[at], compared.plain.arguments[at]
             self.fault = LayoutFault(
                 kernel=call.name,
@@ -251,6 +255,16 @@ class _Compared:
         other = self.plain.with_argument(at, read).run()
         return other is not None and _Compared(self.plain, other, self._device).differs(found) is None
 
+    def is_wrong_on_cpu(self, call: KernelCall) -> bool:
+        """Return whether torch's CPU kernel differs in the same layouts too, for a device that is not the CPU."""
+        if self._device.is_cpu:
+            return False
+        plain = self.plain.replaced([_moved(one.tensor) for one in self.plain.arguments])
+        wanted, found = plain.run(), call.replaced([_laid_out_on_cpu(one.tensor) for one in call.arguments]).run()
+        if wanted is None or found is None:
+            return False
+        return _Compared(plain, wanted, device_of(torch.device("cpu"))).differs(found) is not None
+
     @property
     def steady(self) -> bool:
         """Whether the plain call gives the same result again, except for rounding."""
@@ -262,6 +276,15 @@ class _Compared:
         if number >= _DEFINED.get(self.plain.name, len(self._wanted)):
             return False
         return not _is_workspace(found, self.plain) and bool(found.numel()) == bool(self._wanted[number].numel())
+
+
+def _laid_out_on_cpu(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor on the CPU with its strides, if it has any."""
+    strides = strides_of(tensor)
+    values: Tensor = on_cpu(tensor)
+    if strides is None or 0 in strides:
+        return values.clone()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(values)
 
 
 def _distance(one: list[Tensor] | None, other: list[Tensor] | None) -> float:

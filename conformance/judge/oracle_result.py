@@ -12,6 +12,9 @@ from .finding import Finding
 LARGEST = 2**18
 TOO_LARGE = f"more than {LARGEST:,} elements"
 
+#: Why a kernel is not judged whose results change on the CPU, too, if its arguments are made contiguous.
+WRONG_ON_CPU = "torch's CPU kernel is wrong in this layout"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleResult:

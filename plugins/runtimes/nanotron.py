@@ -101,7 +101,8 @@ class NanotronSession(ModuleSession):
             tie_parameters(model, [(_name(full), ranks) for full, ranks in ties], context, dist.ReduceOp.SUM)
         same = tuple(sorted(dist.get_process_group_ranks(context.tp_pg)))
         divided = set(map(_name, self.parts))
-        for name, one in list(model.named_parameters()):
+        known: list[tuple[str, Any]] = list(model.named_parameters())
+        for name, one in known:
             if name not in divided and not one.is_tied:
                 # Each tensor rank computes the whole gradient.
                 tie_parameters(model, [(name, same)], context, None)
@@ -210,7 +211,7 @@ class _Model(nn.Module):
     def set_arguments(self, names: Iterable[str]) -> None:
         """Set the names of the keyword arguments that each stage receives."""
         for block in self.blocks:
-            block.module_input_keys = {"x", *names}
+            vars(block)["module_input_keys"] = {"x", *names}
 
     def forward(self, x: Tensor, target: Tensor, **arguments: Tensor) -> Any:
         """Return the loss on the last rank, and a pointer to it on others."""
@@ -243,7 +244,7 @@ def _name(full: str) -> str:
     return f"blocks.{index}.pp_block.{name}"
 
 
-class _Groups(ParallelContext):
+class _Groups(ParallelContext):  # type: ignore[misc] # nanotron has no types
     """Its process groups on another device than one of CUDA."""
 
     def set_device(self) -> None:
