@@ -119,9 +119,12 @@ class KernelCall:
         return call
 
 
-def kept(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor with its strides; without them if it has none, or its elements share memory."""
-    strides = strides_of(tensor)
+def kept(tensor: Tensor, values: Tensor | None = None) -> Tensor:
+    """Return a copy of a tensor with its strides; without them if it has none, or its elements share memory.
+
+    ``values`` are the tensor's on another device, where the copy shall be.
+    """
+    strides, values = strides_of(tensor), tensor.detach() if values is None else values
     if strides is None or 0 in strides:
-        return tensor.detach().clone()
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor.detach())
+        return values.clone()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=values.device).copy_(values)

@@ -260,7 +260,8 @@ class _Compared:
         if self._device.is_cpu:
             return False
         plain = self.plain.replaced([_moved(one.tensor) for one in self.plain.arguments])
-        wanted, found = plain.run(), call.replaced([_laid_out_on_cpu(one.tensor) for one in call.arguments]).run()
+        laid_out = call.replaced([kept(one.tensor, on_cpu(one.tensor)) for one in call.arguments])
+        wanted, found = plain.run(), laid_out.run()
         if wanted is None or found is None:
             return False
         return _Compared(plain, wanted, device_of(torch.device("cpu"))).differs(found) is not None
@@ -276,15 +277,6 @@ class _Compared:
         if number >= _DEFINED.get(self.plain.name, len(self._wanted)):
             return False
         return not _is_workspace(found, self.plain) and bool(found.numel()) == bool(self._wanted[number].numel())
-
-
-def _laid_out_on_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor on the CPU with its strides, if it has any."""
-    strides = strides_of(tensor)
-    values: Tensor = on_cpu(tensor)
-    if strides is None or 0 in strides:
-        return values.clone()
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(values)
 
 
 def _distance(one: list[Tensor] | None, other: list[Tensor] | None) -> float:

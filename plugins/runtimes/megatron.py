@@ -31,6 +31,7 @@ from .megatron_chunks import refusal, wrapped
 from .megatron_layers import divided_experts, divided_layers, divided_loss
 from .megatron_norm import joint_norm
 from .named_device import NamedDevice
+from .parts import divided_words
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core import parallel_state
@@ -95,8 +96,7 @@ class MegatronSession(ModuleSession):
         with _on(spec.device):
             self.parts |= divided_layers(stages, spec, self.config)
             self._loss_of = spec.loss
-            if heads := [name for name, style in spec.shared.items() if style == "vocabulary"]:
-                words = self.parts[f"{heads[-1]}.weight"].rows if spec.is_last else 0
+            if (words := divided_words(spec, self.parts)) is not None:
                 self._loss_of = partial(divided_loss, spec, words)
                 set_second_loss(stages.values(), self._loss_of)
             self.chunks = [self._chunk(index, stage) for index, stage in sorted(stages.items())]

@@ -14,7 +14,7 @@ from gradconform.adapter import needed
 from gradconform.runtime import StepSpec
 
 from .exchanged_tokens import Exchange, over_replicas
-from .parts import Part, padded
+from .parts import Part, fill, padded
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.parallel_state import (
@@ -53,12 +53,12 @@ def divided_layers(
         new, dim = _layer(old, config, row=style == "row"), 1 if style == "row" else 0
         for which, whole in list(old.named_parameters()):
             if style == "row" and which == "bias":
-                _fill(getattr(new, which), whole, whole)
+                fill(getattr(new, which), whole, whole)
                 continue
             ranks = get_tensor_model_parallel_world_size()
             own = getattr(new, which)
             start = get_tensor_model_parallel_rank() * own.shape[dim]
-            _fill(own, whole, padded(whole, dim, ranks * own.shape[dim]).narrow(dim, start, own.shape[dim]))
+            fill(own, whole, padded(whole, dim, ranks * own.shape[dim]).narrow(dim, start, own.shape[dim]))
             if which == "weight":
                 set_tensor_model_parallel_attributes(own, is_parallel=True, dim=dim, stride=1)
             # A tied weight stays one parameter.
@@ -87,12 +87,6 @@ def _rounded_up(count: int) -> int:
     """Return the next number that all ranks divide."""
     ranks: int = get_tensor_model_parallel_world_size()
     return count + -count % ranks
-
-
-def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
-    own.requires_grad_(whole.requires_grad)
-    with torch.no_grad():
-        own.copy_(value)
 
 
 class _Column(ColumnParallelLinear):  # type: ignore[misc] # megatron-core has no types

@@ -18,6 +18,7 @@ from gradconform.adapter import UnsupportedError, needed
 from gradconform.runtime import Batch, Kept, ModuleSession, StepSpec, scale_auxiliary, scale_second, set_second_loss
 
 from .nanotron_layers import divided_layers, divided_loss
+from .parts import divided_words
 
 with needed("nanotron", "pip install 'gradconform[nanotron]'"):
     from nanotron.optim.clip_grads import clip_grad_norm
@@ -72,8 +73,7 @@ class NanotronSession(ModuleSession):
         #: This rank's parts of the parameters that ranks divide.
         self.parts = dict(divided_layers(stages, spec, self.context.tp_pg))
         self._loss_of = spec.loss
-        if heads := [name for name, style in spec.shared.items() if style == "vocabulary"]:
-            words = self.parts[f"{heads[-1]}.weight"].rows if spec.is_last else 0
+        if (words := divided_words(spec, self.parts)) is not None:
             self._loss_of = partial(divided_loss, spec, words, self.context.tp_pg)
             set_second_loss(stages.values(), self._loss_of)
         self._losses: list[Tensor] = []

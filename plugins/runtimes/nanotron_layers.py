@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from gradconform.adapter import needed
 from gradconform.runtime import StepSpec
 
-from .parts import Part, padded
+from .parts import Part, fill, padded
 
 
 def _import_in_order() -> None:
@@ -66,11 +66,11 @@ def divided_layers(stages: Mapping[int, nn.Module], spec: StepSpec, group: Any) 
             if style == "row" and which == "bias":
                 yield f"{full}.{which}", Part(0 if own is not None else len(whole), len(whole))
                 if own is not None:
-                    _fill(own, whole, whole)
+                    fill(own, whole, whole)
                 continue
             start = spec.tensor_rank * own.shape[dim]
             wide = padded(whole, dim, spec.tensor_ranks * own.shape[dim])
-            _fill(own, whole, wide.narrow(dim, start, own.shape[dim]))
+            fill(own, whole, wide.narrow(dim, start, own.shape[dim]))
             # A tied weight stays one parameter.
             setattr(new, which, made.setdefault(whole, own))
             yield f"{full}.{which}", Part(start, whole.shape[dim], dim)
@@ -88,12 +88,6 @@ def _layer(old: Any, group: Any, *, row: bool) -> Any:
     made = TensorParallelRowLinear if row else TensorParallelColumnLinear
     outputs += 0 if row else -outputs % group.size()
     return made(inputs, outputs, pg=group, mode=mode, bias=old.bias is not None, **like)
-
-
-def _fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
-    own.requires_grad_(whole.requires_grad)
-    with torch.no_grad():
-        own.copy_(value)
 
 
 def divided_loss(spec: StepSpec, words: int, group: Any, output: Tensor, target: Tensor) -> Tensor:

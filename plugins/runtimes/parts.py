@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradconform.runtime import Shard
+from gradconform.runtime import Shard, StepSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,18 @@ def padded(value: Tensor, dim: int, size: int) -> Tensor:
     """Return a tensor with zeros after its end in a dimension."""
     missing = size - value.shape[dim]
     return F.pad(value, (0, 0) * (value.dim() - 1 - dim) + (0, missing)) if missing else value
+
+
+def fill(own: nn.Parameter, whole: nn.Parameter, value: Tensor) -> None:
+    """Set this rank's parameter to its part, a ``value`` of the ``whole`` one; it is frozen if that is."""
+    own.requires_grad_(whole.requires_grad)
+    with torch.no_grad():
+        own.copy_(value)
+
+
+def divided_words(spec: StepSpec, parts: Mapping[str, Part]) -> int | None:
+    """Return how many words a head has whose rows ranks divide, 0 on a rank of another stage; None if none has."""
+    heads = [name for name, style in spec.shared.items() if style == "vocabulary"]
+    if not heads:
+        return None
+    return parts[f"{heads[-1]}.weight"].rows if spec.is_last else 0

@@ -356,7 +356,12 @@ def test_a_divided_head_computes_the_second_loss_by_the_function_of_the_runtime(
     assert list(shared_layers(one))[-2:] == ["0.embedding", "0.head"]
     assert "1.second.embedding" in shared_layers(replace(one, pipeline_ranks=2))
     seen = []
-    set_second_loss([stage], lambda scores, target: seen.append((scores.shape, target)) or scores.sum())  # type: ignore[func-returns-value]
+
+    def second_loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        seen.append((scores.shape, target))
+        return scores.sum()
+
+    set_second_loss([stage], second_loss)
     chunk = make_batch(one, 0, 0, dtype=torch.float32, seed=20)
     stage(chunk.x, **chunk.kwargs)
     ((shape, target),) = seen

@@ -8,7 +8,7 @@ sys.modules.update({"nanotron.config": stand_in, "nanotron.config.config": stand
 import nanotron.logging
 
 del sys.modules["nanotron.config"], sys.modules["nanotron.config.config"]
-import nanotron.config  # noqa: F401
+import nanotron.config  # noqa: F401 (the engine cannot be imported before it)
 import torch
 import torch.distributed as dist
 from nanotron.parallel.pipeline_parallel.engine import OneForwardOneBackwardPipelineEngine
