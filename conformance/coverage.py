@@ -18,6 +18,9 @@ AREA_SHARE, WHOLE_SHARE = 0.5, 0.25
 #: The kind of an unsupported result that was skipped because a list of operations says so.
 WITHHELD = "withheld"
 
+#: The kind of an unsupported result that is known only through copies that the device makes wrong.
+MISCOPIED = "miscopied"
+
 #: The kind of an unsupported result of an oracle that has nothing to compare, such as rows: no capability is missing.
 NOTHING = "nothing"
 
@@ -162,7 +165,7 @@ def impossible_shares(results: Sequence[Judged]) -> tuple[Lack, ...]:
 
 
 def _impossible(result: Judged) -> bool:
-    return result.status == "unsupported" and result.kind in {"environment", WITHHELD}
+    return result.status == "unsupported" and result.kind in {"environment", WITHHELD, MISCOPIED}
 
 
 def _of_core(required: Iterable[Judged], results: Iterable[Judged]) -> Iterator[Lack]:

@@ -93,9 +93,10 @@ class Result:
 
     ``error_ratio`` (in JSON ``headroom``) is the largest error/bound ratio: 0 if everything was bit-equal to plain
     autograd, above 1 if a value was wrong, None if no value was compared. ``kind`` is the kind of the first finding, or
-    of the error (``kit``, ``environment``, ``adapter``, ``device``). For an unsupported result there are three kinds:
-    ``environment`` if plain autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it, and
-    ``gradconform.coverage.NOTHING`` if an oracle has nothing to compare.
+    of the error (``kit``, ``environment``, ``adapter``, ``device``). For an unsupported result there are four kinds:
+    ``environment`` if plain autograd raised, :data:`~gradconform.coverage.WITHHELD` if a list excludes it,
+    ``gradconform.coverage.NOTHING`` if an oracle has nothing to compare, and ``gradconform.coverage.MISCOPIED`` if
+    its values are known only through copies that the device makes wrong.
 
     ``bit_equal`` says whether all values equal plain autograd's bit by bit. ``repeats_bit_equal`` says whether the
     repeats of a trial equal the first one. Both are None if nothing was compared. ``findings`` holds every difference

@@ -15,6 +15,7 @@ from torch import Tensor
 from gradconform.tolerance import refuse_no_tolerances
 from gradconform.torch_releases.accelerator import MEMORY, accelerator, peak_memory
 
+from .copies import Reading, read
 from .names import DTYPE_NAMES, dtype_name
 from .numeric_profile import NumericProfile
 from .probe import COUNTER
@@ -54,6 +55,9 @@ class Device:
         self.numerics: NumericProfile | None = None
         #: Whether an error raised in a backward ends the process, as the probe found.
         self.ends_where_a_backward_raises = False
+        #: How views are read, and the ways in which copies are wrong, as the probe found.
+        self.reads_views: Reading = "copy"
+        self.wrong_copies: frozenset[str] = frozenset()
 
     def device_count(self) -> int:
         """Return the number of indices: from the object, else torch's module, else the one that is named."""
@@ -116,7 +120,17 @@ class Device:
         return self.numerics is not None and self.numerics.denormals_kept is False
 
     def to_cpu(self, tensor: Tensor) -> Tensor:
-        """Return the values on the CPU without a graph; a CPU tensor is returned itself."""
+        """Return the values on the CPU without a graph; a CPU tensor is returned itself.
+
+        If the device copies views wrong, they are read from their memory. Raises
+        :class:`~gradconform.devices.copies.WrongCopyError` if that is wrong too.
+        """
+        if self.reads_views == "copy":
+            return self.copied(tensor)
+        return read(tensor.detach(), self.copied, self.reads_views)
+
+    def copied(self, tensor: Tensor) -> Tensor:
+        """Return the device's own copy of a tensor on the CPU, right or wrong, without a graph."""
         own = self._part("to_cpu")
         copied: Tensor = own(tensor.detach()) if own is not None else tensor.detach().cpu()
         return copied

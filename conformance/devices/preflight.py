@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gradconform.requirements.clause import Clause, register
 
+from .copies import wrong_copies
 from .device import Device
 from .probe import WrongAnswerError
 
@@ -87,9 +88,14 @@ def strided_is_read(device: Device) -> None:
     _want(device, whole.t().contiguous(), [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]])
     _want(device, whole.t() @ whole, [[9.0, 12.0, 15.0], [12.0, 17.0, 22.0], [15.0, 22.0, 29.0]])
     _want(device, whole[:, ::2] + 1, [[1.0, 3.0], [4.0, 6.0]])
-    copied = device.to_cpu(whole[:, ::3]).tolist()  # a column; every comparison depends on such copies
-    if copied != [[0.0], [3.0]]:
-        _wrong(f"a column, copied to the CPU: expected [[0.0], [3.0]], got {copied}")
+
+
+@register(PREFLIGHT, "preflight.view_is_copied")
+def view_is_copied(device: Device) -> None:
+    """A copy of a view, or into one, MUST have the view's elements."""
+    found = wrong_copies(device.torch_device, device.copied)
+    if found:
+        _wrong("; ".join(f"copied {way}, {what}" for way, what in found.items()))
 
 
 @register(PREFLIGHT, "preflight.conj_and_neg_views_are_read")

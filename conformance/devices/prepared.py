@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -17,6 +18,9 @@ from .flags import refuse_autocast
 from .probe_questions import Asker, read_gradient
 from .registry import load_plugins
 from .tensor_facts import facts_withheld, withhold
+
+if TYPE_CHECKING:
+    from .copies import Reading
 
 #: Set by worker processes of the command, and by pytest-xdist in its own workers.
 WORKER_VARIABLE = "GRADCONFORM_WORKER"
@@ -49,6 +53,8 @@ def ready(choice: DeviceChoice, flags: Mapping[str, str] | None = None) -> None:
         _try(here)
         used, probed = device_of(here), choice.probe_of(str(here))
         used.numerics = choice.numerics_of(str(here))
+        if probed is not None:
+            used.reads_views, used.wrong_copies = cast("Reading", probed.reads_views), frozenset(probed.wrong_copies)
         used.ends_where_a_backward_raises = probed is not None and probed.ends_where_a_backward_raises
     refuse_autocast(flags or {}, choice.types)
 

@@ -112,6 +112,16 @@ class Probe:
         return self.facts.get("replaces_data") is False
 
     @property
+    def reads_views(self) -> str:
+        """Return how views are read, one of :data:`gradconform.devices.copies.Reading`."""
+        return str(self.facts.get("reads_views") or "copy")
+
+    @property
+    def wrong_copies(self) -> tuple[str, ...]:
+        """Return the ways in which the device copies tensors wrong."""
+        return tuple(self.facts.get("wrong_copies") or ())
+
+    @property
     def hides(self) -> tuple[str, ...]:
         """Return the facts that cannot be observed on the device."""
         return hidden_by(self.facts)

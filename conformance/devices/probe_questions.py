@@ -153,12 +153,18 @@ def _of_device(text: str, count: int, asker: Asker, flags: Mapping[str, str]) ->
         answer = asker.ask(question, call)
         if not answer.ok:
             return Probe(device=text, reason=answer.message)
+    copies = _copies(device, text, asker)
     dtypes = dict(_dtypes(device, text, asker))
     return Probe(
         device=text,
         dtypes=dtypes,
         preflight=tuple(_preflight(device, text, asker, dtypes)),
-        facts={"count": count, **_facts(device, text, asker), "numerics": _numerics(device, text, asker, flags)},
+        facts={
+            "count": count,
+            **_facts(device, text, asker),
+            **copies,
+            "numerics": _numerics(device, text, asker, flags),
+        },
     )
 
 
@@ -184,6 +190,19 @@ def read_gradient(name: str) -> None:
     if seen != [2.0, 2.0]:
         msg = f"expected [2.0, 2.0], got {seen}"
         raise WrongAnswerError(msg)
+
+
+def _copies(device: Device, name: str, asker: Asker) -> dict[str, Any]:
+    """Return the facts on the device's copies; this process too reads views as they say."""
+    from .copies import VALUES, reading_of, wrong_copies  # noqa: PLC0415 (it imports torch)
+    from .preflight import copy_is_bitwise  # noqa: PLC0415 (as above)
+
+    here = device.torch_device
+    reads = asker.ask(f"reads_views of {name}", lambda: reading_of(here, device.copied))
+    wrong = asker.ask(f"wrong_copies of {name}", lambda: list(wrong_copies(here, device.copied)))
+    bitwise = asker.ask(f"{copy_is_bitwise.__name__} on {name}", partial(copy_is_bitwise, device))
+    device.reads_views = reads.value if reads.ok else "copy"
+    return {"reads_views": device.reads_views, "wrong_copies": [*(wrong.value or ()), *([] if bitwise.ok else [VALUES])]}
 
 
 def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import torch
 
 from gradconform import trees
 from gradconform.devices import tensor_facts
+from gradconform.devices.copies import WrongCopyError
 from gradconform.devices.device import denormals_as, device_of
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.trial.materials import Materials
@@ -147,6 +148,8 @@ class Oracle:
             return found
         own = stopped.raised
         problem = f"{own} at {stopped.action}"
+        if own is not None and own.type == WrongCopyError.__name__:
+            raise WrongCopyError(own.message)
         if own is not None and _of_a_watch(own):
             msg = f"the kit's own code raised {problem} under plain autograd on {self.device} ({own.file}:{own.line})"
             raise WatchError(msg, own)

@@ -15,21 +15,24 @@ import torch
 from torch import Tensor
 
 from gradconform.adapter import Capabilities
+from gradconform.devices.copies import WrongCopyError
 from gradconform.devices.device import denormals_as, device_of
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Observation, Step
 from gradconform.drive.oracle import Oracle, OracleError, replaced
 from gradconform.drive.reference64 import References
+from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, judge, rooms_of
-from gradconform.trees import equal
+from gradconform.trees import equal, tensors
 from gradconform.trial.modes import AUTOCAST
 
 from .accumulated_rounding import RUNS, with_errors
 from .device_precision import Imprecise, rooms_for
 from .finding import Finding, Judged, Measured, error_in, findings_in
 from .gradients import gradients
+from .oracle_result import COPIED_WRONG
 from .slopes import another_backward
 from .values import same_bits
 from .wrong_operation import Operations, operations_of
@@ -186,6 +189,9 @@ class DeviceTrust:
 
     def _decide(self, references: References, faults: tuple[Finding, ...], operations: Operations) -> Verdict:
         place, culprit = self._place(references.materials.dtype), operations.wrong
+        if not _accuses(operations) and (operations.miscopied or _arrives_changed(references.materials)):
+            msg = f"values differ from the CPU's on {place}, no operation is wrong alone, and {COPIED_WRONG}"
+            raise WrongCopyError(msg)
         if culprit is None:
             return f"plain autograd is wrong on {place}, but no single operation is", faults
         if culprit.kind is Mistake.OPERATION_OF_ITS_OWN:
@@ -201,6 +207,25 @@ class DeviceTrust:
 def _accuses(operations: Operations) -> bool:
     """Return whether an operation was found wrong; one that the CPU lacks was not compared."""
     return operations.wrong is not None and operations.wrong.kind is Mistake.OPERATION_WRONG
+
+
+def _arrives_changed(materials: Materials) -> bool:
+    """Return whether a device that copies wrong has other parameters or arguments than the CPU."""
+    if not device_of(materials.device).wrong_copies:
+        return False
+    both = materials, replaced(materials, torch.device("cpu"))
+    return any(
+        not same_bits(on_cpu(there), here)
+        for lane in range(len(materials.trial.stages))
+        for there, here in zip(*(_placed(one, lane) for one in both), strict=True)
+    )
+
+
+def _placed(materials: Materials, lane: int) -> list[Tensor]:
+    """Return the parameters, buffers and first arguments of a stage."""
+    stage = materials.stage(lane)
+    held = [*stage.parameters(), *stage.buffers(), *tensors(materials.args(lane, 0, stage))]
+    return [one.detach() for one in held]
 
 
 def _of_operation(cause: Cause) -> Finding:

@@ -17,7 +17,7 @@ from gradconform.trees import tensors
 
 from .finding import Finding
 from .kernel_results import Difference
-from .oracle_result import WRONG_ON_CPU, OracleResult
+from .oracle_result import COPIED_WRONG, WRONG_ON_CPU, OracleResult
 from .wrong_operation import Compared
 
 
@@ -63,7 +63,8 @@ def edges_of(sample: EdgeSample, device: torch.device, dtype: torch.dtype, seed:
     wrong = compared.wrong.keys() & _run(sample, here, dtype, seed).wrong.keys() if compared.wrong else set()
     on_cpu = wrong & _run(sample, device_of(torch.device("cpu")), dtype, seed).wrong.keys() if wrong else set()
     faults = tuple(EdgeFault(sample, *compared.wrong[name]) for name in compared.wrong if name in wrong - on_cpu)
-    not_tried = {WRONG_ON_CPU: on_cpu} if on_cpu else {}
+    reasons = {WRONG_ON_CPU: on_cpu, COPIED_WRONG: compared.miscopied}
+    not_tried = {why: names for why, names in reasons.items() if names}
     tried = frozenset([sample.text])
     return EdgesCompared(faults, OracleResult(compared=len(compared.names), tried=tried, not_tried=not_tried))
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradconform.devices.copies import WrongCopyError
 from gradconform.devices.device import Device, device_of
 from gradconform.devices.tensor_facts import offset_of, strides_of
 from gradconform.diagnosis.cause import Cause, Mistake
@@ -24,7 +25,7 @@ from .device_precision import judged_with, room_in
 from .finding import Finding
 from .kernel_call import REFUSALS, Argument, KernelCall, kept
 from .kernel_results import Difference, difference
-from .oracle_result import WRONG_ON_CPU
+from .oracle_result import COPIED_WRONG, WRONG_ON_CPU
 from .rounding import companion, shrinks
 from .values import same_bits
 
@@ -119,6 +120,8 @@ class LayoutsTried(DispatchMode):
         returned = func(*args, **call.kwargs)
         try:
             self._compare(given, None if self._each else call.results(returned))
+        except WrongCopyError:
+            self.not_tried[COPIED_WRONG].add(call.name)
         except Exception as error:  # noqa: BLE001 (not the operation's error; reported after the sample)
             self.failed = error
         return returned
@@ -185,8 +188,9 @@ class LayoutsTried(DispatchMode):
             again = [compared.differs(found) for found in (call.run() for _ in range(_AGAIN)) if found is not None]
             if not again or again[0] is None or None in again or compared.rounds(call, again[0]):
                 continue
-            if compared.is_wrong_on_cpu(call):
-                self.not_tried[WRONG_ON_CPU].add(call.name)
+            why = self._why_unjudged(compared, call)
+            if why is not None:
+                self.not_tried[why].add(call.name)
                 continue
             argument, plain = call.arguments[at], compared.plain.arguments[at]
             self.fault = LayoutFault(
@@ -200,6 +204,12 @@ class LayoutsTried(DispatchMode):
                 seen=again[0],
             )
             return
+
+    def _why_unjudged(self, compared: _Compared, call: KernelCall) -> str | None:
+        """Return why a call that differs accuses no kernel, or None."""
+        if self._device.wrong_copies and not compared.has_values_of(call):
+            return COPIED_WRONG
+        return WRONG_ON_CPU if compared.is_wrong_on_cpu(call) else None
 
 
 def in_layout(tensor: Tensor, layout: str) -> Tensor | None:
@@ -265,6 +275,15 @@ class _Compared:
         if wanted is None or found is None:
             return False
         return _Compared(plain, wanted, device_of(torch.device("cpu"))).differs(found) is not None
+
+    def has_values_of(self, call: KernelCall) -> bool:
+        """Return whether each argument, and each copy of one that is written, has the values of the plain call."""
+        pairs = zip(call.arguments, self.plain.arguments, strict=True)
+        return all(
+            same_bits(on_cpu(copy), on_cpu(own.tensor))
+            for one, own in pairs
+            for copy in (one.tensor, *([kept(one.tensor), kept(own.tensor)] if one.written else []))
+        )
 
     @property
     def steady(self) -> bool:

@@ -15,6 +15,9 @@ TOO_LARGE = f"more than {LARGEST:,} elements"
 #: Why a kernel is not judged whose results change on the CPU, too, if its arguments are made contiguous.
 WRONG_ON_CPU = "torch's CPU kernel is wrong in this layout"
 
+#: Why a value that differs is not judged: the kit knows it, or gave the kernel's arguments, by such a copy only.
+COPIED_WRONG = "the device's own copies are wrong (see its pre-flight)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleResult:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradconform.devices.copies import VALUES, WrongCopyError
 from gradconform.devices.device import Device, denormals_as, device_of
 from gradconform.devices.probe import OPERATIONS
 from gradconform.devices.tensor_facts import facts_withheld
@@ -26,7 +27,7 @@ from gradconform.trees import map_leaves, tensors
 from .accumulated_rounding import Call, Calls, computes, errors_in, relative_errors
 from .device_precision import MOST_EPS_OF_SCALARS, Imprecise, judged_with, most_eps, room_in
 from .kernel_call import REFUSALS
-from .kernel_results import Difference, difference, run_kernel
+from .kernel_results import Difference, agrees, difference, run_kernel
 
 _WIDER = {
     torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float16: torch.float32,
@@ -41,6 +42,7 @@ class Operations:
     ``wrong`` is the first wrong operation. If none is wrong, it names those that the CPU lacks, as a hint, or is None.
     ``also_wrong`` has the others: each is compared with the device's own arguments, so one hides no other.
     ``imprecise`` has the operations that err by more than IEEE rounding and are not wrong, the worst call of each.
+    ``miscopied`` names those whose values the device's copies change, so that they cannot be judged.
     ``names`` has one name for each call. ``errors`` has the result errors of each call that is not wrong, and
     ``roughest`` the largest of these relative to its result, by dtype.
     """
@@ -48,6 +50,7 @@ class Operations:
     wrong: Cause | None
     also_wrong: tuple[Cause, ...]
     imprecise: tuple[Imprecise, ...]
+    miscopied: frozenset[str]
     names: tuple[str, ...]
     errors: Mapping[Call, tuple[float, ...]]
     roughest: Mapping[torch.dtype, float]
@@ -72,6 +75,7 @@ def operations_of(references: References, *, twice: bool = False) -> Operations:
         wrong=wrong,
         also_wrong=tuple(cause for cause, _ in compared.wrong.values())[1:],
         imprecise=tuple(compared.imprecise.values()),
+        miscopied=frozenset(compared.miscopied),
         names=tuple(compared.names),
         errors=compared.errors,
         roughest=compared.roughest,
@@ -83,7 +87,7 @@ class Compared(DispatchMode):
 
     ``wrong`` has each wrong operation by name, with its first difference, and ``found`` the first one. With ``ties``,
     equal elements make an operation's whole numbers arbitrary: these are indices of selected elements, and are not
-    compared.
+    compared. ``miscopied`` has the operations that cannot be judged because the device copies their values wrong.
 
     At the ``edges`` of kernels, an error of eps of the smallest argument is allowed, for numbers up to 1: a smaller
     result is the remainder of terms that cancel, as in the tail of an error function.
@@ -94,6 +98,7 @@ class Compared(DispatchMode):
         self.device, self.twice, self.edges, self.ties = device, twice, edges, ties
         self.found: Cause | None = None
         self.wrong: dict[str, tuple[Cause, Difference]] = {}
+        self.miscopied: set[str] = set()
         #: Whether the device has its own kernel for an operation.
         self.is_certain = False
         self.imprecise: dict[tuple[str, str], Imprecise] = {}
@@ -112,8 +117,11 @@ class Compared(DispatchMode):
         self.names.append(name)
         if name in self.wrong or not computes(func):
             return func(*args, **kwargs)
-        given = map_leaves(_moved, args), map_leaves(_moved, kwargs)
+        given = self._read((args, kwargs))
         found = func(*args, **kwargs)
+        if given is None or (self.device.reads_views == "nothing" and self._read(found) is None):
+            self.miscopied.add(name)
+            return found
         with denormals_as(self.device.flushes_denormals):
             here = run_kernel(func, given)
         if here is None:
@@ -135,6 +143,8 @@ class Compared(DispatchMode):
             explained = bool(room.relative) and difference(counted, given, here, got) is None
         if explained or self._shrinks(counted, args, given, seen) or _rounds_scalars(counted, given, got, seen):
             self._note(name, seen)
+        elif VALUES in self.device.wrong_copies and not self._keeps(tensors(here), tensors(found)):
+            self.miscopied.add(name)
         else:
             elements = max((tensor.numel() for tensor in tensors(given[0])), default=None)
             names = (name, _shapes(given[0]), seen.compared_with("the CPU"))
@@ -169,6 +179,18 @@ class Compared(DispatchMode):
         self.errors[self._calls.next(func, found)] = off
         for dtype, error in relative_errors(off, wanted):
             self.roughest[dtype] = max(error, self.roughest.get(dtype, 0.0))
+
+    def _read(self, values: Any) -> Any:
+        """Return copies on the CPU; None if the device's copies are wrong."""
+        try:
+            return map_leaves(_moved, values)
+        except WrongCopyError:
+            return None
+
+    def _keeps(self, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
+        """Return whether the CPU's results come back from the device as they were."""
+        there = (one.contiguous().to(got.device) for one, got in zip(wanted, found, strict=False))
+        return all(map(agrees, map(on_cpu, there), wanted))
 
     def _shrinks(self, func: Any, args: Any, given: Any, seen: Difference) -> bool:
         """Return whether an error is a few eps, and absent in a wider dtype."""

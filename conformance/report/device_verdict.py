@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gradconform.contract.extra_ids import FAULTS, name_in_id
-from gradconform.coverage import NOTHING, WITHHELD
+from gradconform.coverage import MISCOPIED, NOTHING, WITHHELD
 from gradconform.results import Report, Result
 from gradconform.run.in_short import RIGHT
 from gradconform.sources.operations.by_oracles import by_oracles
@@ -91,6 +91,7 @@ def _verdict(name: str, results: list[Result], planned: int, report: Report) -> 
     rest = [
         (counts["unsupported"], "unsupported"),
         (counts["withheld"], "withheld"),
+        (counts["miscopied"], "not judged behind wrong copies"),
         (counts["nothing"], _NO_CASE),
         (counts["not judged"], "could not be judged"),
         (counts["left"] + planned - len(results), "not tried"),
@@ -123,7 +124,7 @@ def _standing(result: Result) -> str:
         return "wrong"
     if result.status == "error":
         return "not judged"
-    if result.kind in {NOTHING, WITHHELD}:
+    if result.kind in {NOTHING, WITHHELD, MISCOPIED}:
         return str(result.kind)
     return {"passed": "right", "unsupported": "unsupported"}.get(result.status, "left")
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 
 from gradconform.contract.check import Check
+from gradconform.coverage import MISCOPIED
+from gradconform.devices.copies import WrongCopyError
 from gradconform.devices.device import device_of
 from gradconform.drive.kept_process import ProcessState
 from gradconform.drive.observation import Raised
@@ -64,7 +66,7 @@ def judged(engine: Engine, check: Check) -> Result:
                 values = engine.values(check, measured)
         except BaseException as error:  # noqa: BLE001 (a crash of the kit has its own verdict, never a pass)
             pass_on_an_interrupt(error)
-            values = engine.verdict_on(check, error) or _crashed(engine, error)
+            values = _miscopied(error) or engine.verdict_on(check, error) or _crashed(engine, error)
         if changed := before.restore():
             values = _left_changed(values, changed)
         values = {**exhausted(*(finding.raised for finding in values.get("findings", ()))), **values}
@@ -87,6 +89,13 @@ def _left_changed(values: Mapping[str, Any], changed: list[str]) -> Mapping[str,
         "the process; a thread of the target may still run, else report a defect of the kit"
     )
     return {"status": "error", "kind": "kit", "message": text}
+
+
+def _miscopied(error: BaseException) -> dict[str, Any] | None:
+    """Return the verdict if a value is known only through copies that the device makes wrong, else None."""
+    if not isinstance(error, WrongCopyError):
+        return None
+    return {"status": "unsupported", "kind": MISCOPIED, "message": f"not judged: {error}"}
 
 
 def _crashed(engine: Engine, error: BaseException) -> dict[str, Any]:

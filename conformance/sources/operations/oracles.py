@@ -10,6 +10,7 @@ import torch
 
 from gradconform.contract.extra_ids import ADDITIVE, ALONE, FINITE_DIFFERENCES, LAYOUT
 from gradconform.coverage import NOTHING
+from gradconform.devices.device import device_of
 from gradconform.drive.oracle import DeviceLostError, Oracle, OracleError, WatchError
 from gradconform.drive.single_operation import OperationError
 from gradconform.judge.additivity import additivity_of
@@ -19,7 +20,7 @@ from gradconform.judge.finite_differences import slopes_of
 from gradconform.judge.kernel_edges import EdgeFault, edges_of
 from gradconform.judge.operation_alone import alone_of
 from gradconform.judge.operation_layouts import layouts_of
-from gradconform.judge.oracle_result import OracleResult, combined
+from gradconform.judge.oracle_result import COPIED_WRONG, OracleResult, combined
 from gradconform.run import samples
 from gradconform.run.measurements import Measurements
 from gradconform.text.escaping import shortened
@@ -98,7 +99,7 @@ class OperationOracles:
         for trial in check.trials:
             materials = Materials(trial, dtype=self.dtype, device=self.device, seed=self._seed)
             try:
-                found.append(_JUDGES[check.oracle](materials))
+                found.append(self._trusted(_JUDGES[check.oracle](materials), check, trial))
             except OperationError as error:
                 raised.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
                 found.append(OracleResult(not_tried={"the operation raises": [trial.stages[0].name]}))
@@ -106,6 +107,15 @@ class OperationOracles:
         oracle = combined(found)
         findings = samples.reported_findings(check, by_trial)
         return self._ended(oracle, findings, raised, judged=bool(oracle["compared"]))
+
+    def _trusted(self, result: OracleResult, check: OracleCheck, trial: Trial) -> OracleResult:
+        """Return a sample's result; without a finding that may come from the device's copies of rows and arguments.
+
+        The oracle of layouts itself looks at its copies.
+        """
+        if result.finding is None or check.oracle == LAYOUT or not device_of(self.device).wrong_copies:
+            return result
+        return OracleResult(not_tried={COPIED_WRONG: [trial.stages[0].name]})
 
     def _alone(self, check: OracleCheck, measured: Measurements) -> dict[str, Any]:
         """Compare the samples, run alone, with the CPU; the first one also in other layouts."""

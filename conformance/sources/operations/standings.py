@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from gradconform.contract.extra_ids import OPERATIONS, name_in_id
-from gradconform.coverage import NOTHING, WITHHELD
+from gradconform.coverage import MISCOPIED, NOTHING, WITHHELD
 from gradconform.results import Report, Result
 
 #: Causes that name one operation first and its arguments after it.
@@ -72,6 +72,8 @@ def how_wrong(result: Result) -> str:
 def _standing(result: Result) -> Standing:
     if result.ended is not None or result.kind in {"crash", "hang"}:
         return "hung" if "hang" in {result.ended, result.kind} else "crashed"
+    if result.kind == MISCOPIED:
+        return "not judged"
     if result.status == "unsupported":
         return "withheld" if result.kind == WITHHELD else "not claimed" if result.unclaimed else "unsupported"
     if result.status in {"failed", "waived"} or (result.status, result.kind) == ("error", "device"):
