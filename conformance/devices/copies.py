@@ -17,6 +17,8 @@ Reading = Literal["copy", "memory", "nothing"]
 
 #: The ways of a copy that may be wrong.
 TO_CPU, FROM_CPU, ON_DEVICE, CONTIGUOUS = "to the CPU", "from the CPU", "on the device", "made contiguous"
+#: Those that also occur between tensors of the device.
+WRITTEN = frozenset({ON_DEVICE, CONTIGUOUS})
 #: Some numbers change in a copy to the device and back, such as NaN or -0.0.
 VALUES = "of some numbers"
 

@@ -50,6 +50,10 @@ def measure_numerics(device: Device, ask: Ask | None = None) -> NumericProfile:
     return NumericProfile.from_dict({"float32_bits": bits, "without_tf32": without, **known})
 
 
+#: The probes of special numbers, which say nothing about a device that changes such numbers in a copy.
+OF_SPECIAL_NUMBERS = frozenset({"denormals_kept", "nan_kept", "signed_zero_kept", "integers"})
+
+
 def _guarded(_: str, probe: Callable[[], object]) -> object:
     try:
         return probe()

@@ -202,7 +202,8 @@ def _copies(device: Device, name: str, asker: Asker) -> dict[str, Any]:
     wrong = asker.ask(f"wrong_copies of {name}", lambda: list(wrong_copies(here, device.copied)))
     bitwise = asker.ask(f"{copy_is_bitwise.__name__} on {name}", partial(copy_is_bitwise, device))
     device.reads_views = reads.value if reads.ok else "copy"
-    return {"reads_views": device.reads_views, "wrong_copies": [*(wrong.value or ()), *([] if bitwise.ok else [VALUES])]}
+    device.wrong_copies = frozenset([*(wrong.value or ()), *([] if bitwise.ok else [VALUES])])
+    return {"reads_views": device.reads_views, "wrong_copies": sorted(device.wrong_copies)}
 
 
 def _dtypes(device: Device, name: str, asker: Asker) -> Iterator[tuple[str, str]]:
@@ -270,9 +271,12 @@ def _fragile_facts(name: str, asker: Asker) -> None:
 
 def _numerics(device: Device, name: str, asker: Asker, flags: Mapping[str, str]) -> dict[str, Any]:
     """Return the numeric profile under the run's flags; a probe that fails or crashes leaves its field unknown."""
-    from .numerics import measure_numerics  # noqa: PLC0415 (it imports torch)
+    from .copies import VALUES  # noqa: PLC0415 (it imports torch)
+    from .numerics import OF_SPECIAL_NUMBERS, measure_numerics  # noqa: PLC0415 (as above)
 
     def ask(probe: str, call: Callable[[], object]) -> object:
+        if VALUES in device.wrong_copies and probe in OF_SPECIAL_NUMBERS:
+            return None
         return asker.ask(f"the numeric probe {probe} of {name}", call).value
 
     with flags_set({flag: value for flag, value in flags.items() if flag != "autocast"}, device.type):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.copies import VALUES, WrongCopyError
+from gradconform.devices.copies import VALUES, WRITTEN, WrongCopyError
 from gradconform.devices.device import Device, denormals_as, device_of
 from gradconform.devices.probe import OPERATIONS
 from gradconform.devices.tensor_facts import facts_withheld
@@ -33,6 +33,9 @@ _WIDER = {
     torch.float32: torch.float64, torch.bfloat16: torch.float32, torch.float16: torch.float32,
     torch.complex64: torch.complex128,
 }  # fmt: skip
+
+#: The operations that copy. Torch composes them of the device's own ``_copy_from``, which the CPU lacks.
+_COPIES = frozenset({"aten::copy_", "aten::clone", "aten::_to_copy"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +149,23 @@ class Compared(DispatchMode):
         elif VALUES in self.device.wrong_copies and not self._keeps(tensors(here), tensors(found)):
             self.miscopied.add(name)
         else:
-            elements = max((tensor.numel() for tensor in tensors(given[0])), default=None)
-            names = (name, _shapes(given[0]), seen.compared_with("the CPU"))
-            own = Cause(Mistake.OPERATION_WRONG, names=names, elements=elements)
-            inside = self._inside(func, args, given)
-            self.wrong[name] = inside or own, seen
-            if self.found is None:
-                self.found = inside or own
-                self.is_certain = inside is not None or not is_only_composed(func, self.device.type)
+            self._accuse(func, args, given, seen)
         return found
+
+    def _accuse(self, func: Any, args: Any, given: Any, seen: Difference) -> None:
+        """Store a wrong operation; the pre-flight reports a copy, so at the edges of kernels it is not judged."""
+        name = func.name().partition(".")[0]
+        elements = max((tensor.numel() for tensor in tensors(given[0])), default=None)
+        names = (name, _shapes(given[0]), seen.compared_with("the CPU"))
+        inside = self._inside(func, args, given)
+        cause = inside or Cause(Mistake.OPERATION_WRONG, names=names, elements=elements)
+        if self.edges and cause.names[0] in _COPIES and self.device.wrong_copies & WRITTEN:
+            self.miscopied.add(name)
+            return
+        self.wrong[name] = cause, seen
+        if self.found is None:
+            self.found = cause
+            self.is_certain = inside is not None or name in _COPIES or not is_only_composed(func, self.device.type)
 
     def _inside(self, func: Any, args: Any, given: Any) -> Cause | None:
         """Return the wrong operation among those that ``func`` is composed of on the device, or None.

@@ -1,7 +1,7 @@
 """A plugin: the device of docs/devices.md with wrong copies of columns, as ``MISCOPIES`` says.
 
 ``reads`` copies a column to the CPU without its gaps, ``copies`` also on the device and from the CPU, and ``all`` also
-refuses to show the memory under a view. ``numbers`` loses NaN, and ``kernel`` reads columns right and has a wrong sum.
+shows other memory than a column's. ``numbers`` loses NaN, and ``kernel`` reads columns right and has a wrong sum.
 """
 
 from __future__ import annotations
@@ -25,9 +25,15 @@ def is_column(x: Any) -> bool:
     return min(x.stride()) > 1
 
 
+def as_strided(x: Tensor, *args: Any) -> Tensor:
+    """Return the view, as the device's own kernel does."""
+    found: Tensor = ATEN.as_strided.default._op_dk(torch._C.DispatchKey.CPU, x, *args)
+    return found
+
+
 def without_gaps(x: Tensor) -> Tensor:
     """Return the elements in memory, from the first one of a column on."""
-    return x.as_strided(x.shape, torch.empty(x.shape, device="meta").stride(), x.storage_offset())
+    return as_strided(x, x.shape, torch.empty(x.shape, device="meta").stride(), x.storage_offset())
 
 
 def reads_wrong(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
@@ -49,11 +55,10 @@ def loses_nan(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
     return found.nan_to_num(nan=0.0, posinf=float("inf"), neginf=-float("inf")) if lost else found
 
 
-def as_strided_refused(x: Tensor, *args: Any) -> Any:
-    """Refuse to show the memory under a column."""
-    if is_column(x):
-        raise NotImplementedError("no memory under a column")
-    return ATEN.as_strided.default._op_dk(torch._C.DispatchKey.CPU, x, *args)
+def as_strided_too_late(x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
+    """Show the memory under a column from its first gap on."""
+    late = is_column(x) and len(size) == 1
+    return as_strided(x, size, stride, x.storage_offset() + 1 if late else offset)
 
 
 def wrong_sum(x: Tensor, *args: Any, **options: Any) -> Any:
@@ -70,6 +75,6 @@ KERNELS: dict[str, dict[str, Callable[..., Any]]] = {
 KERNELS["copies"] = {
     **KERNELS["reads"], "clone": partial(reads_wrong, ATEN.clone.default), "copy_": writes_wrong,
 }  # fmt: skip
-KERNELS["all"] = {**KERNELS["copies"], "as_strided": as_strided_refused}
+KERNELS["all"] = {**KERNELS["copies"], "as_strided": as_strided_too_late}
 for name, kernel in KERNELS[KIND].items():
     LIBRARY.impl(name, kernel, "PrivateUse1", allow_override=True)
