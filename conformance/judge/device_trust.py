@@ -26,6 +26,7 @@ from gradconform.drive.watches import on_cpu
 from gradconform.reference.autograd import AutogradAdapter
 from gradconform.tolerance import FAR, Partials, judge, rooms_of
 from gradconform.trees import equal, tensors
+from gradconform.trial.materials import Materials
 from gradconform.trial.modes import AUTOCAST
 
 from .accumulated_rounding import RUNS, with_errors

@@ -42,9 +42,9 @@ def reads_wrong(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
     return abacus.run(op, without_gaps(x) if wrong else x, *args, **options)
 
 
-def writes_wrong(into: Tensor, x: Tensor, non_blocking: bool = False) -> Any:
+def writes_wrong(into: Tensor, x: Tensor, *waits: bool) -> Any:
     """Write into a column, or from one, without the gaps."""
-    abacus.run(ATEN.copy_.default, *(without_gaps(one) if is_column(one) else one for one in (into, x)), non_blocking)
+    abacus.run(ATEN.copy_.default, *(without_gaps(one) if is_column(one) else one for one in (into, x)), *waits)
     return into
 
 

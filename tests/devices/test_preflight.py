@@ -28,6 +28,7 @@ from gradconform.devices.preflight import (
     seeding_reproduces,
     strided_is_read,
     version_is_counted,
+    view_is_copied,
     view_writes_through,
 )
 from gradconform.devices.probe import Request, WrongAnswerError
@@ -68,7 +69,8 @@ def hidden(func: Any, tensor: Tensor, *args: Any, **options: Any) -> None:
 
 def without_gaps(func: Any, tensor: Tensor) -> Tensor:
     """Copy the first elements in memory, whatever the strides are."""
-    return func(tensor if tensor.is_contiguous() else tensor.as_strided(tensor.shape, (tensor.shape[1], 1)))
+    strides = torch.empty(tensor.shape, device="meta").stride()
+    return func(tensor if 0 in tensor.stride() else tensor.as_strided(tensor.shape, strides))
 
 
 #: By line: the functions that are replaced.
@@ -77,6 +79,7 @@ FAULTS: dict[Callable[[Device], None], Mapping[Any, Callable[..., Any]]] = {
     index_is_kept: {torch.ones: lambda f, *a, **o: f(*a, **{**o, "device": "meta"})},
     view_writes_through: {Tensor.__getitem__: lambda f, *a: f(*a).clone()},
     strided_is_read: {Tensor.contiguous: lambda _, x: x.as_strided(x.shape, (x.shape[1], 1))},
+    view_is_copied: {Tensor.cpu: without_gaps},
     conj_and_neg_views_are_read: {Tensor.mul: lambda f, x, y: f(x.conj() if x.is_conj() else x, y)},
     clone_is_apart: {Tensor.clone: lambda _, x: x},
     second_backward_accumulates: {Tensor.backward: overwriting},
@@ -192,5 +195,5 @@ def test_backward_errors_are_probed_again_after_one_is_lost() -> None:
 
 
 def test_a_copy_to_the_cpu_that_ignores_strides_is_reported() -> None:
-    with Faulty({Tensor.cpu: without_gaps}), pytest.raises(WrongAnswerError, match="a column, copied to the CPU"):
-        strided_is_read(CPU)
+    with Faulty({Tensor.cpu: without_gaps}), pytest.raises(WrongAnswerError, match="copied to the CPU, every second"):
+        view_is_copied(CPU)

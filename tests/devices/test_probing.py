@@ -104,7 +104,7 @@ abacus.to_host = fragile
     }  # fmt: skip
     assert probe.dtypes["float16"].startswith("float16 on abacus:0 ended the process by SIGABRT")
     assert probe.dtypes["bfloat16"] == "bfloat16 on abacus:0 raised RuntimeError: no kernel for bfloat16"
-    assert [line.held for line in probe.preflight] == [True] * 11
+    assert [line.held for line in probe.preflight] == [True] * 12
     assert Probe.from_dict(probe.to_dict()) == probe
 
 

@@ -26,7 +26,7 @@ def test_a_run_judges_a_third_party_device_and_reports_its_pre_flight(abacus: Pa
     }, done.stdout
     (probe,) = report["devices"]["probes"]
     assert probe["device"] == "abacus:0"
-    assert [line["held"] for line in probe["preflight"]] == [True] * 11
+    assert [line["held"] for line in probe["preflight"]] == [True] * 12
     assert (report["devices"]["skipped"], report["devices"]["indices"]) == ([], {"abacus": ["abacus:0"]})
     assert "pre-flight" not in done.stdout  # nothing is amiss
 
@@ -40,7 +40,7 @@ def test_doctor_shows_a_third_party_device_and_its_failed_pre_flight(abacus: Pat
     assert done.returncode == 4
     assert "abacus:0: can be used" in done.stdout
     assert "float64 float32 bfloat16 float16 complex64 complex128" in done.stdout
-    assert "pre-flight  10 of 11 lines hold" in done.stdout
+    assert "pre-flight  11 of 12 lines hold" in done.stdout
     assert "- Adding or multiplying a tensor on the CPU and one on the device MUST be refused" in done.stdout
     assert "targets" not in done.stdout
 
@@ -90,7 +90,7 @@ except ValueError as error:
         encoding="utf-8",
     )
     done = process("script")
-    assert done.stdout == "['passed'] 11\n4 device 'nowhere' cannot be used:\n", done.stderr
+    assert done.stdout == "['passed'] 12\n4 device 'nowhere' cannot be used:\n", done.stderr
 
 
 def test_a_device_registered_after_the_first_backward_is_refused_with_the_reason(
