@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,7 +146,7 @@ class Compared(DispatchMode):
             explained = bool(room.relative) and difference(counted, given, here, got) is None
         if explained or self._shrinks(counted, args, given, seen) or _rounds_scalars(counted, given, got, seen):
             self._note(name, seen)
-        elif VALUES in self.device.wrong_copies and not self._keeps(tensors(here), tensors(found)):
+        elif VALUES in self.device.wrong_copies and not self._survives_copies(counted, args, given, here, got):
             self.miscopied.add(name)
         else:
             self._accuse(func, args, given, seen)
@@ -198,10 +198,13 @@ class Compared(DispatchMode):
         except WrongCopyError:
             return None
 
-    def _keeps(self, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> bool:
-        """Return whether the CPU's results come back from the device as they were."""
-        there = (one.contiguous().to(got.device) for one, got in zip(wanted, found, strict=False))
-        return all(map(agrees, map(on_cpu, there), wanted))
+    def _survives_copies(self, func: Any, args: Any, given: Any, here: Any, found: Any) -> bool:
+        """Return whether a difference remains for arguments as they were read, and copies keep the CPU's results."""
+        again = run_kernel(func, map_leaves(_on_device_of(args), given))
+        if again is None or difference(func, given, here, again) is None:
+            return False
+        there = [one.contiguous().to(got.device) for one, got in zip(tensors(here), tensors(found), strict=False)]
+        return all(map(agrees, map(on_cpu, there), tensors(here)))
 
     def _shrinks(self, func: Any, args: Any, given: Any, seen: Difference) -> bool:
         """Return whether an error is a few eps, and absent in a wider dtype."""

@@ -1,7 +1,8 @@
 """A plugin: the device of docs/devices.md with wrong copies of columns, as ``MISCOPIES`` says.
 
 ``reads`` copies a column to the CPU without its gaps, ``copies`` also on the device and from the CPU, and ``all`` also
-shows other memory than a column's. ``numbers`` loses NaN, and ``kernel`` reads columns right and has a wrong sum.
+shows other memory than a column's. ``numbers`` copies
+subnormal numbers as 0, and ``kernel`` reads columns right and has a wrong sum.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ def writes_wrong(into: Tensor, x: Tensor, *waits: bool) -> Any:
     return into
 
 
-def loses_nan(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
-    """Copy to the CPU with 0 for NaN."""
+def loses_subnormal(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
+    """Copy to the CPU with 0 for numbers below the smallest normal one."""
     found = abacus.run(op, x, *args, **options)
-    lost = options.get("device") == torch.device("cpu") and found.is_floating_point()
-    return found.nan_to_num(nan=0.0, posinf=float("inf"), neginf=-float("inf")) if lost else found
+    if options.get("device") != torch.device("cpu") or not found.is_floating_point():
+        return found
+    return found.where((found.abs() >= torch.finfo(found.dtype).tiny) | found.isnan(), 0.0)
 
 
 def as_strided_too_late(x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
@@ -69,7 +71,7 @@ def wrong_sum(x: Tensor, *args: Any, **options: Any) -> Any:
 LIBRARY = torch.library.Library("aten", "IMPL")
 KERNELS: dict[str, dict[str, Callable[..., Any]]] = {
     "reads": {"_to_copy": partial(reads_wrong, ATEN._to_copy.default)},
-    "numbers": {"_to_copy": partial(loses_nan, ATEN._to_copy.default)},
+    "numbers": {"_to_copy": partial(loses_subnormal, ATEN._to_copy.default)},
     "kernel": {"_to_copy": partial(reads_wrong, ATEN._to_copy.default), "sum.dim_IntList": wrong_sum},
 }
 KERNELS["copies"] = {

@@ -112,7 +112,7 @@ def test_a_wrong_operation_is_found_behind_a_wrong_copy(judged: Callable[..., tu
 def test_numbers_that_a_copy_changes_charge_no_operation(
     judged: Callable[..., tuple[str, dict[str, Any]]],
 ) -> None:
-    output, report = judged("numbers", "log", "edges")
+    output, report = judged("numbers", "nn.functional.relu", "edges")
     (result,) = report["results"]
     (probe,) = report["devices"]["probes"]
     assert (result["status"], result["findings"]) == ("passed", []), output
