@@ -29,9 +29,8 @@ class Evidence:
     autograd, if a trial has repeats. ``diagnose``: look for the likely cause of a wrong value. ``device`` is set if the
     device is judged: then its runs are the observations, and the oracle is the CPU. ``spread`` is the difference of two
     runs of plain autograd, by the id of the oracle's tensor. ``imprecise`` has the errors in eps of the device's
-    operations that are not wrong. ``undeferred_peak`` is the memory of plain autograd with B in place of I and W.
-    ``recomputed`` has the diagnosis's results. ``mistaken``: the oracle makes a mistake, so it is the reference itself;
-    every difference is reported, and no cause is sought. ``room`` multiplies the bounds.
+    operations that are not wrong. ``recomputed`` has the diagnosis's results. ``mistaken``: the oracle makes a mistake,
+    so it is the reference itself; every difference is reported, and no cause is sought. ``room`` multiplies the bounds.
     """
 
     references: References
@@ -43,7 +42,6 @@ class Evidence:
     device: torch.device | None = None
     spread: Mapping[int, float] = field(default_factory=dict)
     imprecise: Mapping[str, float] = field(default_factory=dict)
-    undeferred_peak: int | None = None
     recomputed: Computed = field(default_factory=Computed)
     mistaken: bool = False
     room: float = 1.0

@@ -208,7 +208,7 @@ class Oracle:
 def replaced(materials: Materials, device: torch.device, **of_trial: Any) -> Materials:
     """Return the materials on another device, or of a trial that differs in ``of_trial``."""
     trial = replace(materials.trial, **of_trial) if of_trial else materials.trial
-    return Materials(trial, dtype=materials.dtype, device=device, seed=materials.given_seed)
+    return materials.on(device, trial)
 
 
 def _of_a_watch(raised: Raised) -> bool:

@@ -17,10 +17,14 @@ def operations_in_short(profile: str, operations: Sequence[str]) -> bool:
     return profile == "quick" and ALL in operations
 
 
-def device_in_short(options: RunOptions) -> bool:
+def device_as_a_whole(options: RunOptions) -> bool:
     """Return whether a run is ``gradconform device`` without a choice of parts: all operations by all oracles.
 
-    The target is right, so a split backward runs no kernel that B does not, and other devices than the CPU are compared
-    with it.
+    The target is right, so it runs the kernels of plain autograd, and other devices than the CPU are compared with it.
     """
-    return options.target == RIGHT and ALL in options.oracle and operations_in_short(options.profile, options.operation)
+    return options.target == RIGHT and ALL in options.oracle and ALL in options.operation
+
+
+def device_in_short(options: RunOptions) -> bool:
+    """Return whether a run judges a device as a whole in profile quick: without a split backward."""
+    return device_as_a_whole(options) and operations_in_short(options.profile, options.operation)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Executed
+from gradconform.drive.reference64 import References
 from gradconform.judge.finding import Finding
 from gradconform.judge.state import same_bits
 from gradconform.results import finite
@@ -23,7 +24,8 @@ _NAMED = 5
 class Measurements:
     """The measurements of one check.
 
-    ``own`` and ``plain`` are the operations of the implementation and of plain autograd on the device.
+    ``own`` and ``plain`` are the operations of the implementation and of plain autograd on the device. ``heaviest`` is
+    the trial of ``memory`` if the implementation used more than plain autograd.
     """
 
     error_ratios: list[float] = field(default_factory=list)
@@ -31,6 +33,7 @@ class Measurements:
     own: Executed = field(default_factory=Executed)
     plain: Executed = field(default_factory=Executed)
     memory: dict[str, int] | None = None
+    heaviest: References | None = None
     spread: float = 0.0
     imprecise: dict[str, float] = field(default_factory=dict)
 
@@ -47,13 +50,19 @@ class Measurements:
             self.own += own.executed
             self.plain += plain.executed or own.executed  # not logged if all of the implementation ran on the device
         if own.peak is not None and plain.peak is not None:
-            self._weigh(own.peak, plain.peak, evidence.undeferred_peak)
+            self._weigh(own.peak, plain.peak, evidence.references)
 
-    def _weigh(self, own: int, plain: int, undeferred: int | None) -> None:
+    def _weigh(self, own: int, plain: int, references: References) -> None:
         """Store the memory of the trial with the largest excess over plain autograd."""
         before = self.memory
         if plain > 0 and (before is None or own * before["plain_autograd"] > before["peak"] * plain):
-            self.memory = {"peak": own, "plain_autograd": plain, "undeferred": undeferred or plain}
+            self.memory = {"peak": own, "plain_autograd": plain, "undeferred": plain}
+            self.heaviest = references if own > plain else None
+
+    def compare_undeferred(self, peak: int | None) -> None:
+        """Store the memory of plain autograd with B in place of I and W, in the heaviest trial."""
+        if peak and self.memory is not None:
+            self.memory["undeferred"] = peak
 
     def values(self) -> dict[str, Any]:
         """Return the measurements as fields of a result."""

@@ -181,6 +181,8 @@ class Runner:
                 readings.append(check.pooled.read(evidence))
                 if check.pooled.settled(readings, len(check.trials)):
                     break
+        if measured.heaviest is not None:
+            measured.compare_undeferred(self._oracle.undeferred_peak(measured.heaviest))
         if refused is not None and not tried:
             raise refused
         return tried, readings
@@ -335,9 +337,6 @@ class Runner:
             if oracle.executed is None:
                 observations = self._observe(materials, trial.repeats, oracle, logged=False)
         again, spread = self._second_run(references, oracle, observations)
-        peak = None
-        if _takes_more(observations[0], oracle):
-            peak = self._oracle.undeferred_peak(references)
         return Evidence(
             references,
             self.claims,
@@ -347,7 +346,6 @@ class Runner:
             diagnose=self._diagnose,
             spread=spread,
             imprecise=imprecise,
-            undeferred_peak=peak,
         )
 
     def _second_run(
@@ -449,11 +447,6 @@ def _log_may_matter(plain: Observation, found: Observation) -> bool:
     if plain.executed is not None or found.executed is None:
         return False
     return bool(found.executed.off_device) or not agree(plain, found)
-
-
-def _takes_more(found: Observation, plain: Observation) -> bool:
-    """Return whether an implementation used more memory of the device than plain autograd."""
-    return found.peak is not None and plain.peak is not None and found.peak > plain.peak
 
 
 def _off_device(device: torch.device, who: str, finding: Finding) -> dict[str, Any]:

@@ -77,6 +77,12 @@ class Materials:
         self._large: dict[tuple[Any, ...], Any] = {}
         self._modes = trial.modes & OF_FORWARD
 
+    def on(self, device: torch.device, trial: Trial) -> Materials:
+        """Return materials for another device or trial, which share the large drawn values of these."""
+        found = Materials(trial, dtype=self.dtype, device=device, seed=self.given_seed)
+        found._large = self._large
+        return found
+
     def seed_of(self, lane: int) -> int:
         """Return the seed of one stage: two stages of one kind are not equal, so a mix-up is visible."""
         return self.seed + lane

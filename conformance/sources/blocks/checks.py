@@ -19,7 +19,7 @@ from gradconform.fixtures.blocks.size import LADDER, Size, rungs
 from gradconform.fixtures.blocks.zoo import BLOCKS
 from gradconform.fixtures.stages.case import StageCase
 from gradconform.fixtures.stages.shown_traits import shown
-from gradconform.run.in_short import device_in_short
+from gradconform.run.in_short import device_as_a_whole, device_in_short
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
 from gradconform.text.counts import count
@@ -68,14 +68,16 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
     del measured
     if not options.block:
         return Selected(checks=())
-    selected = select_checks(options.block, options.sizes, in_short=device_in_short(options))
+    in_short, whole = device_in_short(options), device_as_a_whole(options)
+    selected = select_checks(options.block, options.sizes, in_short=in_short, whole=whole)
     return Selected(checks=selected.checks, lines=(f"blocks: {selected.description}",))
 
 
-def select_checks(patterns: Sequence[str], sizes: Sizes, *, in_short: bool = False) -> OnBlocks:
+def select_checks(patterns: Sequence[str], sizes: Sizes, *, in_short: bool = False, whole: bool = False) -> OnBlocks:
     """Return the checks on the blocks that ``patterns`` name, at all sizes up to ``sizes`` that fit in memory.
 
-    ``in_short``, of the small sizes only :data:`_IN_SHORT` are tried, and in B alone.
+    ``in_short``, of the small sizes only :data:`_IN_SHORT` are tried, and in B alone. Of a ``whole`` device, only these
+    sizes are judged in a split backward: at the others, B runs the same kernels.
 
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
@@ -94,7 +96,8 @@ def select_checks(patterns: Sequence[str], sizes: Sizes, *, in_short: bool = Fal
             case = case_of(block, size)
             words = f"the block {block.name} ({block.special.lower()}) at {size.rows} × {size.positions}"
             name = f"{block.name}.{size.name}"
-            checks += checks_on(AREA, name, f"{words} × {size.hidden}", [case], split=not in_short)
+            split = not in_short and (not whole or size.name in _IN_SHORT)
+            checks += checks_on(AREA, name, f"{words} × {size.hidden}", [case], split=split)
             tried += 1
     return OnBlocks(tuple(checks), len(named), tried, left_out)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradconform.fixtures.operations.measured import MeasuredError, to_json
-from gradconform.run.in_short import device_in_short, operations_in_short
+from gradconform.run.in_short import device_as_a_whole, device_in_short, operations_in_short
 from gradconform.run.options import RunOptions
 from gradconform.run.selection import Selected
 from gradconform.user_input.values import SelectionError
@@ -33,11 +33,14 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
             raise SelectionError(msg)
         return Selected(checks=())
     in_short, of_device = operations_in_short(options.profile, options.operation), device_in_short(options)
-    selected = _on_operations(options, measured, in_turn=in_short)
+    whole = device_as_a_whole(options)
+    selected = _on_operations(options, measured, in_turn=in_short or whole)
     checks = [replace(check, cpu_only=of_device) for check in selected.checks]
     lines = [f"operations: {selected.description}"]
     if options.oracle:
-        by_oracles = oracle_checks.select_checks(options.oracle, selected, in_short=in_short, of_device=of_device)
+        by_oracles = oracle_checks.select_checks(
+            options.oracle, selected, in_short=in_short, of_device=of_device, whole=whole
+        )
         checks += by_oracles.checks
         lines.append(f"oracles: {by_oracles.description}")
     return Selected(checks=checks, lines=tuple(lines), measured=to_json(selected.outcomes))
