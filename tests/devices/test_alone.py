@@ -130,6 +130,23 @@ def test_other_runs_judge_both_backwards_on_the_device_and_no_operation_alone(
     assert not {check for check in found if check.startswith("ops.alone.")}
 
 
+def test_of_a_whole_device_in_standard_a_sample_is_judged_in_one_backward_and_rows_on_the_cpu(
+    selected: Callable[..., list[Check]],
+) -> None:
+    both, whole = (
+        selected(RunOptions.of(target, operation="all", oracle="all", profile="standard"))
+        for target in ("torch", "reference-split")
+    )
+    samples = _on("npu:0", both)["ops.full.digamma"]
+    found = _on("npu:0", whole)
+    assert samples == _on("npu:0", both)["ops.split.digamma"] > 2
+    assert found["ops.full.digamma"] + found["ops.split.digamma"] == samples
+    assert abs(found["ops.full.digamma"] - found["ops.split.digamma"]) < 2
+    assert (found["ops.layout.digamma"], _on("npu:0", both)["ops.layout.digamma"]) == (2, samples)
+    assert _on("npu:0", both).keys() - found.keys() == {"ops.additive.digamma", "ops.additive.sin"}
+    assert _on("cpu", whole).keys() == _on("cpu", both).keys()
+
+
 def test_operations_are_in_short_if_all_are_named_in_profile_quick() -> None:
     assert operations_in_short("quick", ("all",))
     assert not operations_in_short("standard", ("all",))
@@ -140,6 +157,13 @@ def test_in_short_blocks_and_settings_are_tried_in_b_on_fewer_stages() -> None:
     few, many = (select_blocks(["rms-norm"], "small", in_short=short) for short in (True, False))
     assert [check.id for check in few.checks] == ["blocks.full.rms-norm.odd", "blocks.full.rms-norm.above-2-15"]
     assert (few.stages, many.stages, len(many.checks)) == (2, 8, 16)
+    whole = select_blocks(["rms-norm"], "small", whole=True)
+    assert [check.id for check in whole.checks if ".full." in check.id] == [
+        check.id for check in many.checks if ".full." in check.id
+    ]
+    assert [check.id for check in whole.checks if ".split." in check.id] == [
+        "blocks.split.rms-norm.odd", "blocks.split.rms-norm.above-2-15",
+    ]  # fmt: skip
     large = select_blocks(["rms-norm"], "large", in_short=True)
     assert [check.id.rpartition(".")[2] for check in large.checks][2:] == [
         "hidden-512", "below-2-20", "at-2-20", "above-2-20",
