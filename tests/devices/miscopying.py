@@ -1,8 +1,7 @@
 """A plugin: the device of docs/devices.md with wrong copies of columns, as ``MISCOPIES`` says.
 
 ``reads`` copies a column to the CPU without its gaps, ``copies`` also on the device and from the CPU, and ``all`` also
-shows other memory than a column's. ``numbers`` copies
-subnormal numbers as 0, and ``kernel`` reads columns right and has a wrong sum.
+shows other memory than a column's. ``kernel`` is ``reads`` with a wrong sum. ``numbers`` copies subnormal numbers as 0.
 """
 
 from __future__ import annotations
@@ -57,10 +56,10 @@ def loses_subnormal(op: Any, x: Tensor, *args: Any, **options: Any) -> Any:
     return found.where((found.abs() >= torch.finfo(found.dtype).tiny) | found.isnan(), 0.0)
 
 
-def as_strided_too_late(x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
-    """Show the memory under a column from its first gap on."""
-    late = is_column(x) and len(size) == 1
-    return as_strided(x, size, stride, x.storage_offset() + 1 if late else offset)
+def as_strided_wrong(x: Tensor, size: Any, stride: Any, offset: int | None = None) -> Any:
+    """Show the first element under a column in place of all of its memory."""
+    of_memory = is_column(x) and list(stride) == [1]
+    return as_strided(x, size, [0] if of_memory else stride, offset)
 
 
 def wrong_sum(x: Tensor, *args: Any, **options: Any) -> Any:
@@ -77,6 +76,6 @@ KERNELS: dict[str, dict[str, Callable[..., Any]]] = {
 KERNELS["copies"] = {
     **KERNELS["reads"], "clone": partial(reads_wrong, ATEN.clone.default), "copy_": writes_wrong,
 }  # fmt: skip
-KERNELS["all"] = {**KERNELS["copies"], "as_strided": as_strided_too_late}
+KERNELS["all"] = {**KERNELS["copies"], "as_strided": as_strided_wrong}
 for name, kernel in KERNELS[KIND].items():
     LIBRARY.impl(name, kernel, "PrivateUse1", allow_override=True)
