@@ -14,7 +14,7 @@ from gradconform.adapter import needed
 from gradconform.runtime import StepSpec
 
 from .exchanged_tokens import Exchange, over_replicas
-from .parts import Part, fill, padded
+from .parts import Part, fill, padded, shared_layers
 
 with needed("megatron-core", "pip install 'gradconform[megatron-core]'"):
     from megatron.core.parallel_state import (
@@ -40,11 +40,8 @@ def divided_layers(
 ) -> Iterator[tuple[str, Part]]:
     """Replace the shared layers of stages by Megatron's; yield each divided parameter's full name and its part."""
     made: dict[nn.Parameter, nn.Parameter] = {}
-    for full, style in spec.shared.items():
-        index, _, name = full.partition(".")
-        if int(index) not in stages:
-            continue
-        old = stages[int(index)].get_submodule(name)
+    for layer in shared_layers(stages, spec):
+        old, style = layer.module, layer.style
         if style == "sequence":
             vars(old)["forward"] = partial(_norm_of_own_rows, old)
             for one in old.parameters():
@@ -63,9 +60,8 @@ def divided_layers(
                 set_tensor_model_parallel_attributes(own, is_parallel=True, dim=dim, stride=1)
             # A tied weight stays one parameter.
             setattr(new, which, made.setdefault(whole, own))
-            yield f"{full}.{which}", Part(start, whole.shape[dim], dim)
-        parent, _, last = name.rpartition(".")
-        setattr(stages[int(index)].get_submodule(parent), last, new)
+            yield f"{layer.name}.{which}", Part(start, whole.shape[dim], dim)
+        layer.replace(new)
 
 
 def _layer(old: Any, config: TransformerConfig, *, row: bool) -> Any:

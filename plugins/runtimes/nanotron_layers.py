@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from gradconform.adapter import needed
 from gradconform.runtime import StepSpec
 
-from .parts import Part, fill, padded
+from .parts import Part, fill, padded, shared_layers
 
 
 def _import_in_order() -> None:
@@ -55,16 +55,13 @@ def divided_layers(stages: Mapping[int, nn.Module], spec: StepSpec, group: Any) 
     The bias of a row layer is on the first tensor rank alone; the parts of other ranks have no rows.
     """
     made: dict[nn.Parameter, nn.Parameter] = {}
-    for full, style in spec.shared.items():
-        index, _, name = full.partition(".")
-        if int(index) not in stages:
-            continue
-        old = stages[int(index)].get_submodule(name)
+    for layer in shared_layers(stages, spec):
+        old, style = layer.module, layer.style
         new, dim = _layer(old, group, row=style == "row"), 1 if style == "row" else 0
         for which, whole in list(old.named_parameters()):
             own = getattr(new, which)
             if style == "row" and which == "bias":
-                yield f"{full}.{which}", Part(0 if own is not None else len(whole), len(whole))
+                yield f"{layer.name}.{which}", Part(0 if own is not None else len(whole), len(whole))
                 if own is not None:
                     fill(own, whole, whole)
                 continue
@@ -73,9 +70,8 @@ def divided_layers(stages: Mapping[int, nn.Module], spec: StepSpec, group: Any) 
             fill(own, whole, wide.narrow(dim, start, own.shape[dim]))
             # A tied weight stays one parameter.
             setattr(new, which, made.setdefault(whole, own))
-            yield f"{full}.{which}", Part(start, whole.shape[dim], dim)
-        parent, _, last = name.rpartition(".")
-        setattr(stages[int(index)].get_submodule(parent), last, new)
+            yield f"{layer.name}.{which}", Part(start, whole.shape[dim], dim)
+        layer.replace(new)
 
 
 def _layer(old: Any, group: Any, *, row: bool) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,26 @@ class Part:
         """Return the part without its padding."""
         count = min(value.shape[self.dim], self.rows - self.start)
         return Shard(value.narrow(self.dim, 0, count), self.start, self.rows, self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLayer:
+    """A layer of a stage that ranks share, by its full name with the stage's number, and how; it can be replaced."""
+
+    name: str
+    style: str
+    module: nn.Module
+    replace: Callable[[nn.Module], None]
+
+
+def shared_layers(stages: Mapping[int, nn.Module], spec: StepSpec) -> Iterator[SharedLayer]:
+    """Yield the layers of this rank's stages that ranks share."""
+    for full, style in spec.shared.items():
+        index, _, name = full.partition(".")
+        if int(index) in stages:
+            parent, _, last = name.rpartition(".")
+            around = stages[int(index)].get_submodule(parent)
+            yield SharedLayer(full, style, around.get_submodule(last), partial(setattr, around, last))
 
 
 def padded(value: Tensor, dim: int, size: int) -> Tensor:
