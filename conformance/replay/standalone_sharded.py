@@ -100,8 +100,8 @@ def batch(whole: Any, step: Any, mb: Any) -> Any:
     grads: list[Any] = [None] * len(outputs)
     for place, output in enumerate(outputs):
         if output.is_floating_point() and not (FIRST_IS_NONE and place == 0):
-            shape = () if EXPANDED else output.shape
-            grads[place] = torch.randn(shape, generator=generator).to(output.dtype).expand(output.shape)
+            drawn_grad = torch.randn(() if EXPANDED else output.shape, generator=generator)
+            grads[place] = drawn_grad.to(output.dtype).expand(output.shape)
     return args, grads
 
 
@@ -207,13 +207,14 @@ def compare_norm(name: Any, got: Any, right: Any) -> None:
         wrong.append(f"{name}: expected {right:.9g}, got {got:.9g}")
 
 
-def compare_copies(what: Any, named: Any, whole: Any, of: Any) -> None:
+def compare_copies(what: Any, named: Any, right: Any, of: Any) -> None:
     """Note the copies of a parameter that differ in a bit between this rank and another."""
     everyone: list[Any] = [None] * dist.get_world_size()
     own = {}
     for name, one in named.items():
         source, layout = of[name]
-        positions = torch.arange(whole[source].numel()).reshape(whole[source].shape)
+        shape = right.get_parameter(source).shape
+        positions = torch.arange(shape.numel()).reshape(shape)
         own[name] = source, part(positions, layout), None if one is None else local(one).detach().cpu()
     dist.all_gather_object(everyone, own)
     for rank, others in enumerate(everyone):
@@ -248,14 +249,13 @@ def update(module: Any, norm: Any) -> None:
                 one.grad = None
 
 
-def differences() -> None:
-    """Note what differs on this rank from the whole stage."""
-    torch.manual_seed(SEED)
-    whole = stage.whole().to(DTYPE)
-    torch.manual_seed(SEED)
-    own = stage.sharded(MESH).to(DEVICE, DTYPE)
-    named = dict(whole.named_parameters(remove_duplicate=False))
-    first = {id(one): name for name, one in reversed(list(named.items()))}
+def first_name(whole: Any, source: Any) -> Any:
+    """Return the first name of a parameter in the whole stage, where it may have several."""
+    return next(name for name, one in whole.named_parameters() if one is whole.get_parameter(source))
+
+
+def filled(own: Any, whole: Any) -> dict[str, Any]:
+    """Give this rank its parts of the parameters; return by name the name in the whole stage and the layout."""
     of: dict[str, Any] = {}
     if FROZEN:
         for one in list(whole.parameters())[0 if FIRST_FROZEN else 1 : 1 if FIRST_FROZEN else None]:
@@ -265,11 +265,69 @@ def differences() -> None:
         layout = placements_of(one) if DTENSORS and isinstance(one, DTensor) else said("placements")[name]
         of[name] = source, layout
         with torch.no_grad():
-            local(one).copy_(part(named[source].detach(), layout))
+            local(one).copy_(part(whole.get_parameter(source).detach(), layout))
         if FROZEN:
-            one.requires_grad_(one.requires_grad and named[source].requires_grad)
+            one.requires_grad_(one.requires_grad and whole.get_parameter(source).requires_grad)
         if STANDING and one.requires_grad:
-            set_grad(one, drawn(named[source].shape, first[id(named[source])]), layout)
+            set_grad(one, drawn(whole.get_parameter(source).shape, first_name(whole, source)), layout)
+    return of
+
+
+def compare_tensors(seen: Any, plain: Any, batches: Any) -> None:
+    """Compare outputs and gradients of arguments, which each of the first two has by micro-batch."""
+    if OUTPUTS:
+        for mb, some in seen[0].items():
+            for place, out in enumerate(some):
+                compare(f"output {place} of F{mb}", local(out), plain[0][mb][place], output_layout(place, out))
+    if INPUTS:
+        for mb, some in seen[1].items():
+            for slot, grad in enumerate(some):
+                if isinstance(batches[mb][0][slot], torch.Tensor):
+                    compare(f"gradient of input {slot} of F{mb}", grad, plain[1][mb][slot], grad_layout(slot))
+
+
+def compare_stages(own: Any, right: Any, of: Any) -> None:
+    """Compare what this rank's stage has after a step."""
+    if GRADIENTS or COPIES:
+        grads = {name: placed_as(one.grad, one) if DTENSORS else one.grad for name, one in own.named_parameters()}
+    if GRADIENTS:
+        for name, grad in grads.items():
+            compare(f"gradient of {name}", grad, right.get_parameter(of[name][0]).grad, of[name][1])
+    if BUFFERS:
+        buffers = dict(right.named_buffers())
+        for name, one in own.named_buffers():
+            source = whole_name(name) if RENAMED else name
+            given = getattr(stage, "placements", {}).get(name, Replicate())
+            if source in buffers and part(buffers[source], given).shape == one.shape:
+                compare(f"buffer {name}", one, buffers[source], given)
+    if COPIES:
+        compare_copies("gradient of", grads, right, of)
+
+
+def compare_norms(own: Any, whole: Any, right: Any, of: Any, norm: Any) -> None:
+    """Compare the joint norm, then that of each parameter's gradient alone."""
+    compare_norm("norm", norm, norm_of(right))
+    kept = {name: one.grad for name, one in own.named_parameters()}
+    for alone, one in whole.named_parameters():
+        if one.requires_grad:
+            for name, mine in own.named_parameters():
+                source, layout = of[name]
+                values = drawn(whole.get_parameter(source).shape, alone)
+                set_grad(mine, values if first_name(whole, source) == alone else torch.zeros_like(values), layout)
+            given = float(local(stage.grad_norm(own)))
+            if given != norm:  # otherwise the norm reads gradients elsewhere
+                compare_norm(f"norm of {alone} alone", given, float(drawn(one.shape, alone).double().norm()))
+    for name, one in own.named_parameters():
+        one.grad = kept[name]
+
+
+def differences() -> None:
+    """Note what differs on this rank from the whole stage."""
+    torch.manual_seed(SEED)
+    whole = stage.whole().to(DTYPE)
+    torch.manual_seed(SEED)
+    own = stage.sharded(MESH).to(DEVICE, DTYPE)
+    of = filled(own, whole)
     right = copy.deepcopy(whole).double()
     if STANDING:
         for name, one in right.named_parameters():
@@ -278,68 +336,29 @@ def differences() -> None:
     if CHECKPOINT:
         inner = own.forward
         own.forward = lambda *args: checkpoint(inner, *args, use_reentrant=False)
-    exact = dict(right.named_parameters(remove_duplicate=False))
     for number in range(STEPS):
         batches = [batch(whole, number, mb) for mb in range(MICROBATCHES)]
-        plain, plain_inputs = step(right, batches, own=False)
-        seen, inputs = step(own, batches, own=True)
+        plain = step(right, batches, own=False)
+        seen = step(own, batches, own=True)
         if FINISHES:
             stage.finish(own)
-        if OUTPUTS and (not SEVERAL_STEPS or number == 0):
-            for mb, some in seen.items():
-                for place, out in enumerate(some):
-                    compare(f"output {place} of F{mb}", local(out), plain[mb][place], output_layout(place, out))
-        if INPUTS and (not SEVERAL_STEPS or number == 0):
-            for mb, some in inputs.items():
-                for slot, grad in enumerate(some):
-                    if isinstance(batches[mb][0][slot], torch.Tensor):
-                        compare(f"gradient of input {slot} of F{mb}", grad, plain_inputs[mb][slot], grad_layout(slot))
-        if GRADIENTS and (not SEVERAL_STEPS or number == 0):
-            for name, one in own.named_parameters():
-                compare(
-                    f"gradient of {name}",
-                    placed_as(one.grad, one) if DTENSORS else one.grad,
-                    exact[of[name][0]].grad,
-                    of[name][1],
-                )
-        if BUFFERS and (not SEVERAL_STEPS or number == 0):
-            buffers = dict(right.named_buffers())
-            for name, one in own.named_buffers():
-                source = whole_name(name) if RENAMED else name
-                given = getattr(stage, "placements", {}).get(name, Replicate())
-                if source in buffers and part(buffers[source], given).shape == one.shape:
-                    compare(f"buffer {name}", one, buffers[source], given)
-        if COPIES and (not SEVERAL_STEPS or number == 0):
-            compare_copies(
-                "gradient of",
-                {name: placed_as(one.grad, one) if DTENSORS else one.grad for name, one in own.named_parameters()},
-                exact,
-                of,
-            )
+        if not SEVERAL_STEPS or number == 0:
+            if OUTPUTS or INPUTS:
+                compare_tensors(seen, plain, batches)
+            if GRADIENTS or BUFFERS or COPIES:
+                compare_stages(own, right, of)
         if CLIPS or NORM:
             norm = float(local(stage.grad_norm(own)))
         if NORM and (not SEVERAL_STEPS or number == 0):
-            compare_norm("norm", norm, norm_of(right))
-            kept = {name: one.grad for name, one in own.named_parameters()}
-            for alone, one in whole.named_parameters():
-                if one.requires_grad:
-                    for name, mine in own.named_parameters():
-                        values = drawn(named[of[name][0]].shape, alone)
-                        same = first[id(named[of[name][0]])] == alone
-                        set_grad(mine, values if same else torch.zeros_like(values), of[name][1])
-                    given = float(local(stage.grad_norm(own)))
-                    if given != norm:  # otherwise the norm reads gradients elsewhere
-                        compare_norm(f"norm of {alone} alone", given, float(drawn(one.shape, alone).double().norm()))
-            for name, one in own.named_parameters():
-                one.grad = kept[name]
+            compare_norms(own, whole, right, of, norm)
         if SEVERAL_STEPS:
             update(right, norm_of(right))
             update(own, norm if CLIPS else 0.0)
     if PARAMETERS:
         for name, one in own.named_parameters():
-            compare(f"{name} after {STEPS} steps", one.detach(), exact[of[name][0]], of[name][1])
+            compare(f"{name} after {STEPS} steps", one.detach(), right.get_parameter(of[name][0]), of[name][1])
     if COPIES and SEVERAL_STEPS:
-        compare_copies("value of", dict(own.named_parameters()), exact, of)
+        compare_copies("value of", dict(own.named_parameters()), right, of)
 
 
 def main() -> int:

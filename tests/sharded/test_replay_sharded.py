@@ -82,7 +82,7 @@ def test_an_option_of_another_kind_of_check_is_refused(capsys: pytest.CaptureFix
     assert "a check of a sharded stage takes only" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("check", "most"), [("outputs", 185), ("gradients", 185), ("norm", 205), ("copies", 215)])
+@pytest.mark.parametrize(("check", "most"), [("outputs", 191), ("gradients", 192), ("norm", 205), ("copies", 206)])
 def test_a_script_has_only_what_its_check_compares(
     check: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
