@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from gradconform.process.wait_notices import waiting
 from gradconform.process.worker import Exit, Worker, ask_for_stacks
+from gradconform.text.counts import count
 from gradconform.user_input.values import SelectionError
 
 from .exchange import Mark, Outcome, read_mark, read_outcomes, remove
@@ -32,6 +33,8 @@ _AROUND_S = 120
 _GRACE_S = 4.0
 #: The time in seconds for ranks to end alone after a case ended one of them; a stopped rank never does.
 _ENDING_S = 2.0
+#: The load for each rank and core of a machine from which on it may be too busy for any time limit.
+_OVERLOAD = 2.0
 #: The most lines of a rank's last output in a message.
 _LINES = 30
 
@@ -173,6 +176,7 @@ class Ranks:
     limits: Mapping[str, float]
     _hung: dict[int, tuple[Mark, str]] = field(default_factory=dict, init=False)  # each rank's mark and its stacks
     _exit: Exit | None = field(default=None, init=False)
+    _overload: str = field(default="", init=False)
 
     @property
     def gone(self) -> bool:
@@ -212,7 +216,8 @@ class Ranks:
             hung={rank: stacks for rank, (_, stacks) in self._hung.items()},
             codes=codes,
             words=words,
-            launcher=self._exit.words if self._exit is not None and self._exit.by_signal and not codes else "",
+            launcher=_end_of_all(self._exit) if self._exit is not None and not codes else "",
+            overload=self._overload,
         )
 
     def wait(self) -> None:
@@ -242,6 +247,7 @@ class Ranks:
                 return
         for rank, mark in self._marks().items():
             if rank not in self._hung and self._is_late(mark):
+                self._overload = self._overload or _overload_of(self.machines.ranks)
                 self._hung[rank] = mark, self._stack(rank, mark)
                 with suppress(ProcessLookupError):
                     os.kill(mark.process, signal.SIGKILL)
@@ -276,3 +282,21 @@ class Ranks:
             if file.is_file() and file.stat().st_size:
                 return "\n".join(file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
         return "" if self._exit is None else self._exit.complaints
+
+
+def _end_of_all(launcher: Exit) -> str:
+    """Return how a launcher ended all its ranks; empty if it ended by itself."""
+    if launcher.limit is not None:
+        return f"the launcher and its ranks took longer than {launcher.limit:g} s, and were ended"
+    return f"{launcher.words} ended the launcher and its ranks" if launcher.by_signal else ""
+
+
+def _overload_of(ranks: int) -> str:
+    """Return a sentence if this machine has far more work than ranks and cores explain; empty if not.
+
+    A rank that hangs sleeps, or keeps one core busy.
+    """
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < _OVERLOAD * (ranks + cores):
+        return ""
+    return f"nothing is charged: the machine has a load of {load:.0f} on {count(cores, 'core')}; --timeout allows more"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gradconform.judge.values import NONFINITE
+from gradconform.process.stacks import stack_lines
 from gradconform.process.worker import exit_in_words
 from gradconform.results import Result
 from gradconform.text.counts import count
@@ -34,8 +35,9 @@ class Ended:
     """A case in which ranks ended, by rank of this machine.
 
     ``marks`` are the last ones before they took too long, ``outcomes`` those of the case, and ``hung`` the stacks then.
-    ``codes`` are the exit codes of ranks that ended first, and ``words`` their last output. ``launcher`` is the signal
-    that ended the launcher and all ranks with it, empty if none did.
+    ``codes`` are the exit codes of ranks that ended first, and ``words`` their last output. ``launcher`` says how the
+    launcher ended and all ranks with it, empty if it did not. ``overload`` says so if the machine had far more work
+    than cores when a rank took too long.
     """
 
     marks: Mapping[int, Mark]
@@ -44,6 +46,7 @@ class Ended:
     codes: Mapping[int, int] = field(default_factory=dict)
     words: Mapping[int, str] = field(default_factory=dict)
     launcher: str = ""
+    overload: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +90,15 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
     """Return the verdict on a case in which ranks ended.
 
     An exception of the implementation, or a death or hang during its call, is charged to the target. A failure outside
-    it is an error of the environment, and so is the end of all ranks with their launcher.
+    it is an error of the environment, and so are the end of all ranks with their launcher and a hang on an overloaded
+    machine. The message begins with what happened, so that a report groups cases by it.
     """
     first = _first(ended, job.limit(case))
     marks = ended.marks
     mark = marks.get(first.rank, Mark(action="its start"))
     # If it was raised outside the implementation, only a run with another one can decide who is charged.
-    killed = bool(ended.launcher) and first.how == "died"
-    charged = (mark.inside and not killed) or first.how == "raised"
-    with_all = f"{ended.launcher} ended the launcher and its ranks" if killed else ""
+    with_all = {"died": ended.launcher, "hung": ended.overload}.get(first.how, "")
+    charged = (mark.inside and not with_all) or first.how == "raised"
     inside = ", in the implementation under test" if mark.inside else ""
     where = f"rank {first.rank} {first.what} at {mark.action or 'the start of the case'}{inside}"
     others = [f"rank {rank} was at {m.action or 'the start'}" for rank, m in marks.items() if rank != first.rank]
@@ -104,7 +107,7 @@ def verdict_on(case: Case | StepCase, ended: Ended, job: Job) -> Verdict:
         job.dtype,
         status="failed" if charged else "error",
         kind="error" if charged else "environment",
-        message="\n".join(filter(None, [case.tried, with_all, where, "; ".join(others), first.detail])),
+        message="\n".join(filter(None, [where, with_all, "; ".join(others), case.tried, first.detail])),
     )
     return Verdict(result=result, how=first.how, where=where)
 
@@ -215,7 +218,8 @@ def _first(ended: Ended, timeout: float) -> _First:
         if rank in raised:
             return _raised(raised[rank])
         if rank in ended.hung:
-            return _First(rank, f"took longer than {timeout:g} s", ended.hung[rank].strip(), "hung")
+            stack = "\n".join(stack_lines(ended.hung[rank]))
+            return _First(rank, f"took longer than {timeout:g} s", stack, "hung")
         how: How = "crashed" if -died[rank] in _CRASHES else "died"
         return _First(rank, f"died ({exit_in_words(died[rank])})", ended.words.get(rank, ""), how)
     for rank in sorted(inside - set(raised)):

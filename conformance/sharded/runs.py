@@ -100,11 +100,12 @@ def _result(check: RowCheck, outcomes: Sequence[Outcome], job: ShardedJob, unsup
 def _ended(row: Row, checks: Sequence[RowCheck], ended: Ended, job: ShardedJob, folder: Path) -> Iterator[Result]:
     """Yield the results of a row in which ranks ended: the first check has the message, the others name it."""
     first, *others = checks
-    own = any(mark.inside for mark in ended.marks.values())
-    kit = not own and any(one.raised for one in ended.outcomes)
     mesh = mesh_of(row)
     logs = [read_calls(folder / calls_of(rank)) for rank in range(mesh.ranks)]
     differs = mismatch(logs, mesh, ended=False)
+    busy = bool(ended.hung and ended.overload and not differs)
+    own = any(mark.inside for mark in ended.marks.values()) and not busy
+    kit = not own and not busy and any(one.raised for one in ended.outcomes)
     said = [f"the ranks call other collectives: {differs}"] if differs else []
     yield first.result(
         job.device,
@@ -134,6 +135,7 @@ def _sentences(ended: Ended, job: ShardedJob) -> Iterator[str]:
         yield f"rank {own.rank} raised {_first_line(own.cause)}" + (f" at {where}" if where else "")
     elif ended.hung:
         yield f"the ranks did not end the row within {job.timeout:g} s"
+        yield from filter(None, [ended.overload])
     else:
         yield ended.launcher or "the ranks ended without a message"
     if waits:

@@ -113,7 +113,7 @@ def test_the_verdict_names_rank_action_and_error(does: str, what: str, tmp_path:
     told, _ = run.communicate()
     (result,) = json.loads((tmp_path / "report.json").read_text())["results"]
     assert (run.returncode, result["status"]) == (1, "failed"), told
-    assert result["message"].splitlines()[1] == what
+    assert result["message"].splitlines()[0] == what
     again = "reproduce: gradconform pipeline target.py --schedule 1F1B --checks pipeline.1f1b.two-steps --timeout 20"
     assert again in " ".join(told.replace("\\\n", "").split())
     if "sleep" in does:

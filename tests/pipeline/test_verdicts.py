@@ -10,6 +10,7 @@ import pytest
 from gradconform.diagnosis.cause import Cause, Mistake
 from gradconform.judge.finding import Finding
 from gradconform.judge.values import NONFINITE
+from gradconform.pipeline import ranks
 from gradconform.pipeline.cases import cases_of
 from gradconform.pipeline.exchange import Job, Mark, Marker, Outcome, read_mark, read_outcomes
 from gradconform.pipeline.training_step.composition import step_cases
@@ -51,13 +52,35 @@ def test_an_error_that_a_correct_split_backward_avoids_is_charged_to_the_target(
 
 @pytest.mark.parametrize(
     ("launcher", "status", "says"),
-    [("", "failed", "rank 0 ended without a message"), ("SIGKILL", "error", "SIGKILL ended the launcher")],
+    [("", "failed", "rank 0 ended without a message"), ("SIGKILL ended all", "error", "SIGKILL ended all")],
 )
 def test_ranks_that_end_with_a_killed_launcher_are_not_a_target_failure(launcher: str, status: str, says: str) -> None:
     job = Job(target="torch", cases=(CASE,), device="cpu", dtype="float32", seed=0, timeout=1.0)
     marks = {rank: Mark(case=CASE.id, action=f"{rank}B1", inside=not rank) for rank in range(2)}
     found = verdict_on(CASE, Ended(marks=marks, outcomes=(), launcher=launcher), job).result
-    assert (found.status, found.message.splitlines()[1][: len(says)]) == (status, says)
+    assert (found.status, found.message.splitlines()[bool(launcher)][: len(says)]) == (status, says)
+
+
+@pytest.mark.parametrize(("load", "status"), [(0.0, "failed"), (7.9, "failed"), (8.0, "error"), (17.2, "error")])
+def test_a_hang_is_charged_to_nobody_if_the_machine_has_far_more_work_than_cores(
+    load: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(ranks.os, "cpu_count", lambda: 2)
+    stack = (
+        'Current thread 0x1 (most recent call first):\n  File "ours.py", line 3 in wait\n  File "ours.py", line 9 in B'
+    )
+    ended = Ended(
+        marks={0: Mark(case=STEP.id, action="act 1 (train)", inside=True)}, outcomes=(), hung={0: stack},
+        overload=ranks._overload_of(2),
+    )  # fmt: skip
+    job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=60.0, runtime=True)
+    result = verdict_on(STEP, ended, job).result
+    first, second, *_ = result.message.splitlines()
+    assert (result.status, result.kind) == (status, "error" if status == "failed" else "environment")
+    assert first == "rank 0 took longer than 60 s at act 1 (train), in the implementation under test"
+    assert second.startswith("nothing is charged: the machine has a load of ") == (status == "error")
+    assert result.message.endswith('  File "ours.py", line 3 in wait')
 
 
 def test_an_error_inside_a_runtime_is_charged_to_it_and_the_first_error_is_reported(tmp_path: Path) -> None:
@@ -75,7 +98,7 @@ def test_an_error_inside_a_runtime_is_charged_to_it_and_the_first_error_is_repor
     marks = {0: noted, 1: replace(noted, action="act 3 (train)")}
     job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=1.0, runtime=True)
     message = verdict_on(STEP, Ended(marks=marks, outcomes=outcomes), job).result.message
-    assert message.splitlines()[1] == f"rank 0 raised {told[0]} at 0F0, in the implementation under test"
+    assert message.splitlines()[0] == f"rank 0 raised {told[0]} at 0F0, in the implementation under test"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +112,7 @@ def test_a_rank_that_crashed_comes_before_those_that_lost_their_connection_to_it
     ended = Ended(marks=marks, outcomes=(lost,), codes={0: 1, 1: code}, words={1: "gloo::EnforceNotMet"})
     job = Job(target="torch", cases=(STEP,), device="cpu", dtype="float32", seed=0, timeout=1.0, runtime=True)
     result = verdict_on(STEP, ended, job).result
-    assert (result.status, result.message.splitlines()[1][: len(says)]) == ("failed", says)
+    assert (result.status, result.message.splitlines()[0][: len(says)]) == ("failed", says)
     assert ("gloo::EnforceNotMet" in result.message) == (code == -6)
 
 
