@@ -18,14 +18,15 @@ _RUNS_NONE = ("in listen_to_parent", "<no Python frame>")
 
 
 def stack_lines(stacks: str) -> list[str]:
-    """Return faulthandler's output without threads that run no check."""
+    """Return faulthandler's output without threads that run no check, in the order of a traceback: innermost last."""
     found: list[str] = []
     for block in stacks.split("\n\n"):
         lines = [line.rstrip() for line in block.splitlines() if not line.startswith("Extension modules")]
         if not any(word in line for line in lines for word in _RUNS_NONE):
             frames = [line for line in lines if line.startswith("  File") and not line.startswith('  File "<')]
-            found += [line for line in lines if not line.startswith("  File")]
-            found += _of_use([line for line in frames if not _within(line, *_RUNNING)])
+            heads = [line for line in lines if not line.startswith("  File")]
+            found += [line.replace("(most recent call first)", "(most recent call last)") for line in heads]
+            found += reversed(_of_use([line for line in frames if not _within(line, *_RUNNING)]))
     return [line for line in found if line]
 
 

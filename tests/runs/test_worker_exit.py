@@ -97,7 +97,7 @@ def test_the_message_has_the_cause_then_the_last_output_then_stacks() -> None:
         "one",
         "two",
         "Fatal Python error: Aborted",
-        "Current thread 0x3 (most recent call first):",
+        "Current thread 0x3 (most recent call last):",
         '  File "ours.py", line 3 in stuck',
     ]
 
