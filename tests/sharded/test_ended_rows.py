@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 from gradconform.pipeline.exchange import Mark, Outcome
 from gradconform.pipeline.verdicts import Ended
 from gradconform.results import Result
-from gradconform.sharded.cases import Row, ShardedJob, checks_of
+from gradconform.sharded.cases import Row, ShardedJob, calls_of, checks_of
+from gradconform.sharded.collectives import Call
 from gradconform.sharded.runs import _ended
 
 ROW = Row(id="plain", words=(), tried="tp=2", mesh={"tp": 2})
@@ -64,6 +67,26 @@ def test_a_hanging_rank_is_named_with_the_collective_in_which_it_waits(tmp_path:
         f"rank 0 waits in {CALL}; rank 1 had reached the end of its program",
         "tp=2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("second", "overload", "verdict"),
+    [
+        ("all_reduce", "", ("failed", "error")),
+        ("all_reduce", "a load of 20", ("error", "environment")),
+        ("all_gather", "a load of 20", ("failed", "error")),
+    ],
+)
+def test_a_hang_on_an_overloaded_machine_is_charged_only_if_the_ranks_call_other_collectives(
+    second: str, overload: str, verdict: tuple[str, str], tmp_path: Path
+) -> None:
+    for rank, name in enumerate(["all_reduce", second]):
+        call = Call(name=name, ranks=(0, 1), elements=6, line="mine.py:3, in forward")
+        (tmp_path / calls_of(rank)).write_text(f"{json.dumps(asdict(call))}\n", encoding="utf-8")
+    marks = {rank: Mark(inside=True, action=CALL) for rank in range(2)}
+    first, _ = ended(tmp_path, marks=marks, outcomes=[], hung={0: ""}, overload=overload)
+    assert (first.status, first.kind) == verdict
+    assert (overload in first.message.splitlines()) == bool(overload)
 
 
 def test_ranks_that_end_outside_the_stage_are_an_error_of_the_environment(tmp_path: Path) -> None:
