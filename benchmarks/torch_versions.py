@@ -39,6 +39,8 @@ _PLACE = re.compile(
 _UNSUPPORTED, _MORE = re.compile(r"=+ unsupported: (\d+) check"), re.compile(r"and \d+ more reasons?; -v shows them")
 #: How many reasons are kept why checks are unsupported, and how much of each.
 _REASONS, _REASON = 8, 240
+#: The version of the contract that a run says it judged.
+_CONTRACT = re.compile(r"checks of contract (\d+\.\d+)")
 #: What judges torch's runtime: there, what is unsupported is what the release lacks, not what a target does not claim.
 _OF_RUNTIMES = frozenset({"gradconform pipeline", "gradconform stage-objects", "gradconform schedule-text"})
 FOUND = Path(__file__).with_suffix(".json")
@@ -113,7 +115,8 @@ def ended_in(log: Path, code: int, seconds: int, words: Sequence[str]) -> Ended:
     raised = any(line.startswith("Traceback (most recent call last)") for line in lines)
     last = [*lines[-1:], *unjudged_in(lines)]
     unavailable, why = unsupported_in(lines) if " ".join(words[:2]) in _OF_RUNTIMES else (0, ())
-    return Ended(code, "; ".join(last)[:_LINE], seconds, " ".join(words), raised, unavailable, why)
+    judged = next((found[1] for line in lines if (found := _CONTRACT.search(line))), "")
+    return Ended(code, "; ".join(last)[:_LINE], seconds, " ".join(words), raised, unavailable, why, contract=judged)
 
 
 def unjudged_in(lines: Sequence[str]) -> Iterator[str]:

@@ -47,7 +47,8 @@ class Ended:
     """How a command ended: exit code, last line, seconds, its words, and whether Python told an error of its own.
 
     ``apart`` is how many checks the release cannot do, and ``why`` the reasons of most of them, with how many each;
-    ``failed`` are the checks that failed, of a command that leaves a report.
+    ``failed`` are the checks that failed, of a command that leaves a report. ``contract`` is the version of the
+    contract that it says it judged, empty where it says none.
     """
 
     code: int
@@ -58,6 +59,7 @@ class Ended:
     apart: int = 0
     why: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    contract: str = ""
 
 
 @dataclass(slots=True)
@@ -100,6 +102,8 @@ def cell(name: str, outcome: Ended | None) -> str:
     if none_ran or (outcome.code == EXIT_ENVIRONMENT and unjudged is None):
         return "unavailable"
     found = f": {parts}" if (parts := ", ".join(figures(name, outcome))) else ""
+    if outcome.contract:
+        found += f" (contract {outcome.contract})"
     if "--faults" in outcome.words:
         found = f"{found} with `{outcome.words[outcome.words.index('--faults') :]}`"
     right = outcome.code in (0, EXIT_ENVIRONMENT) or (outcome.code == 1 and name in OF_TORCH and not outcome.raised)
