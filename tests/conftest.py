@@ -21,7 +21,6 @@ from jsonschema import Draft202012Validator
 from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
-from gradconform.contract.shard import Shard
 from gradconform.process import worker
 from gradconform.process.imports import imports_shared, imports_uncollected
 from gradconform.reading.report import schema
@@ -32,6 +31,7 @@ from gradconform.version import CONTRACT_VERSION, FIRST_VERSION
 from . import stuck
 from .daily_part import part_of_today
 from .long_tests import LONG_TESTS, mark_long_tests
+from .slow_days import SECONDS, days_of
 from .together import Together, scope_of
 
 pytest_plugins = ["pytester"]
@@ -75,7 +75,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """Run the tests of a file with shared fixtures in one worker, and distribute all others one by one."""
-    return Together(config, log)
+    return Together(config, log, SECONDS)
 
 
 @pytest.fixture
@@ -110,14 +110,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif mark == "slow":
             slow.append(item)
     if config.option.slow_days:
-        _skip_other_days(slow, part_of_today(config.option.slow_days, "GRADCONFORM_SLOW_PART"))
+        _skip_other_days(slow, config.option.slow_days)
 
 
-def _skip_other_days(slow: list[pytest.Item], part: Shard) -> None:
-    """Skip slow tests that are not of ``part``; those that share work are of one part."""
-    kept = set(part.positions([scope_of(item.nodeid) for item in slow]))
-    for position, item in enumerate(slow):
-        if position not in kept:
+def _skip_other_days(slow: list[pytest.Item], days: int) -> None:
+    """Skip slow tests that are not of today; those that share work are of one day."""
+    part = part_of_today(days, "GRADCONFORM_SLOW_PART")
+    day_of = days_of((item.nodeid for item in slow), part.count, SECONDS)
+    for item in slow:
+        if day_of[scope_of(item.nodeid)] != part.index:
             reason = f"slow, not of part {part} (GRADCONFORM_SLOW_PART): {_COMMANDS['slow']} runs it"
             item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+
+def read(file: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file."""
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
 #: The ids of each mark's tests, without "tests/". An id without parameters means all parameters of the test.
-LONG_TESTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+LONG_TESTS: dict[str, list[str]] = read(Path(__file__).with_suffix(".toml"))
 
 
 def mark_long_tests(names_of: Mapping[str, Iterable[str]], items: Iterable[pytest.Item]) -> None:

@@ -5,10 +5,14 @@ With xdist's own distribution, each worker would run a hundred faults of a train
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -16,11 +20,22 @@ _ROOT = Path(__file__).parents[1]
 
 
 class Together(LoadScopeScheduling):
-    """A scheduler that distributes single tests, but keeps tests that share work together; these are first."""
+    """A scheduler that distributes single tests, but keeps tests that share work together; the longest are first."""
+
+    def __init__(self, config: pytest.Config, log: Any, seconds: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Remember the seconds that some scopes take."""
+        super().__init__(config, log)
+        self._seconds = seconds
 
     def schedule(self) -> None:
-        """Give each worker two units; it waits while it has one, which is all that xdist gives a replacement."""
+        """Give each worker two units; it waits while it has one, which is all that xdist gives a replacement.
+
+        No worker has a long unit left when the others are ready: these are next. xdist has put the largest first.
+        """
         super().schedule()
+        recorded = self.workqueue.keys() & self._seconds.keys()
+        for scope in sorted(recorded, key=lambda scope: (self._seconds[scope], scope)):
+            self.workqueue.move_to_end(scope, last=False)
         for node in self.nodes:
             self._reschedule(node)
 

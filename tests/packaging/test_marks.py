@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.slow_days import SECONDS, days_of
+from tests.together import scope_of
 
 TESTS = Path(__file__).parents[1]
 CONFTEST = TESTS / "conftest.py"
@@ -70,16 +74,46 @@ def test_each_slow_test_runs_on_one_of_the_days(
     assert len(run) == len(set(run)) == 7
 
 
+def test_each_day_has_slow_tests_of_about_the_same_time() -> None:
+    seconds = {f"tests/test_of_it.py::test_{number}": 10.0 * number for number in range(1, 10)}
+    others = [f"tests/test_of_it.py::test_other[{number}]" for number in range(60)]  # without recorded seconds
+    day_of = days_of([*seconds, *others], 3, seconds)
+    assert {day_of[name] for name in list(seconds)[-3:]} == {1, 2, 3}
+    lengths = Counter[int]()
+    for name, day in day_of.items():
+        lengths[day] += int(seconds.get(name, 2.0))
+    assert max(lengths.values()) - min(lengths.values()) <= 2
+    assert day_of == days_of([*reversed(others), *seconds], 3, seconds)
+
+
+def test_tests_that_share_work_are_of_one_day() -> None:
+    of_faults = [
+        f"tests/quality/{test}[{fault}]"
+        for fault in ("doubled", "overwrite", "biases")
+        for test in (
+            "test_causes.py::test_the_message_on_a_fault_names_its_cause",
+            "test_faults.py::test_every_check_that_a_fault_names_finds_it",
+        )
+    ]
+    assert days_of(of_faults, 2, {"fault [doubled]": 9.0}) == {
+        "fault [doubled]": 1,
+        "fault [biases]": 2,
+        "fault [overwrite]": 2,
+    }
+
+
 def test_every_listed_slow_test_exists(request: pytest.FixtureRequest) -> None:
     long_tests: dict[str, list[str]] = request.config.pluginmanager.get_plugin(str(CONFTEST)).LONG_TESTS
     assert set(long_tests) == {"slow", "nightly"}
     named = [name for names in long_tests.values() for name in names]
     assert len(named) == len(set(named))
-    files = sorted({name.partition("::")[0] for name in named})
+    recorded = (scope.removeprefix("tests/") for scope in SECONDS if not scope.startswith("fault "))
+    files = {name.partition("::")[0] for name in (*named, *recorded)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files],
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *sorted(files)],
         cwd=TESTS, capture_output=True, text=True, check=False,
     )  # fmt: skip
     ids = {line.removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line}
     assert ids, done.stdout + done.stderr
     assert set(named) - ids - {name.partition("[")[0] for name in ids} == set()
+    assert SECONDS.keys() - {scope_of(f"tests/{name}") for name in ids} == set()

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.together import scope_of
+from tests.together import Together, scope_of
 
 TOGETHER = Path(__file__).parents[1] / "together.py"
 
@@ -58,6 +60,37 @@ def test_the_tests_of_one_fault_run_in_one_worker() -> None:
     assert scope_of(f"{causes}[doubled]") == scope_of(f"{named}[doubled]") != scope_of(f"{named}[overwrite]")
     assert scope_of(in_bfloat16) == in_bfloat16
     assert scope_of("tests/cli/test_run.py::test_one[doubled]") == "tests/cli/test_run.py::test_one[doubled]"
+
+
+class Worker:
+    """A worker that stores the indices of the tests that it gets."""
+
+    shutting_down = False
+    gateway = SimpleNamespace(id="gw0")
+
+    def __init__(self) -> None:
+        self.tests: list[int] = []
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.tests += indices
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def test_the_longest_tests_are_next_after_the_first_of_each_worker() -> None:
+    option = SimpleNamespace(loadscopereorder=True)
+    config: Any = SimpleNamespace(option=option, getvalue=lambda _: ["2*popen"], getoption=lambda *_: None)
+    names = [f"tests/test_of_it.py::test_{number}" for number in range(12)]
+    together = Together(config, None, {names[11]: 5.0, names[7]: 60.0, names[9]: 20.0, "tests/test_gone.py": 90.0})
+    workers: list[Any] = [Worker(), Worker()]
+    for worker in workers:
+        together.add_node(worker)
+        together.add_node_collection(worker, names)
+    together.schedule()
+    together.mark_test_complete(workers[0], 0)
+    together.mark_test_complete(workers[0], 2)
+    assert (workers[0].tests, workers[1].tests) == ([0, 2, 7, 11, 4], [1, 3, 9])
 
 
 @pytest.mark.slow
