@@ -6,15 +6,15 @@ Nothing here imports torch, so that help is quick and a mistyped option is rejec
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import textwrap
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 from gradconform.run.options import OPTIONS
 from gradconform.run.source import CommandSource
 from gradconform.run.sources import COMMANDS as COMMAND_SOURCES
 from gradconform.run.sources import SOURCES, command_source
+from gradconform.target.lookup import ENTRY_POINTS, registered
 from gradconform.user_input.option_help import CHECK_TIMEOUT, DEFAULT_SEED
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -64,7 +64,7 @@ def _run(one: argparse.ArgumentParser) -> None:
 
     Run the checks of the contract on a target. Print what failed, why, and the verdict.
     """
-    names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
+    names = sorted(registered(ENTRY_POINTS))
     # Align each line with the first line's names, and keep within 80 columns.
     targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
     one.epilog = f"{targets}\n{EXAMPLES}\n{EXIT_CODES}"
@@ -406,6 +406,7 @@ _ORDER = (
 )  # fmt: skip
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command; ``command`` in its result names the function to call."""
     top = Parser(

@@ -21,6 +21,7 @@ from gradconform.files.records import as_json
 from gradconform.report.health import Health, TargetState, health_lines
 from gradconform.report.lines import wrapped_each
 from gradconform.run.target_queries import query_targets
+from gradconform.target.lookup import ENTRY_POINTS, registered
 from gradconform.user_input.values import current_folder_first
 from gradconform.version import CONTRACT_VERSION, KIT_VERSION
 
@@ -70,7 +71,7 @@ def _versions() -> dict[str, str]:
 
 def _targets() -> list[TargetState]:
     """Resolve the registered targets, in as many processes as there are processors: each imports torch once."""
-    names = sorted(entry.name for entry in importlib.metadata.entry_points(group="gradconform.adapters"))
+    names = sorted(registered(ENTRY_POINTS))
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(max_workers=count) as pool:
         found = [one for some in pool.map(_states, (names[start::count] for start in range(count))) for one in some]

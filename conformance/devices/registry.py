@@ -8,6 +8,7 @@ import importlib.metadata
 from collections.abc import Iterator
 from functools import lru_cache
 
+from gradconform.files.entry_points import entry_points
 from gradconform.user_input.values import UnusableDeviceError
 
 _OBJECTS: dict[str, object] = {}
@@ -52,7 +53,7 @@ ENTRY_POINTS = "gradconform.devices"
 
 def registered_entries() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points by the device type that they make usable."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return {entry.name: entry for entry in entry_points(ENTRY_POINTS)}
 
 
 def load_entry(device_type: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import importlib.metadata
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from gradconform.exits import UsageError
+from gradconform.files.entry_points import entry_points
 from gradconform.files.user_files import content, is_file
 
 ENTRY_POINTS = "gradconform.adapters"
@@ -61,7 +61,7 @@ class Named:
 
 def registered(group: str) -> dict[str, str]:
     """Return the names of an entry-point group and their objects."""
-    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=group)}
+    return {entry.name: entry.value for entry in entry_points(group)}
 
 
 class MissingNameError(TargetError):

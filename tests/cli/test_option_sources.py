@@ -61,6 +61,10 @@ VALUES: dict[str, tuple[str, Any]] = {
 OTHERS = {"shard": '"1/4"', "no-waivers": "true"}
 
 
+def test_the_parser_of_all_commands_is_made_once() -> None:
+    assert parser() is parser()
+
+
 def parsed(*words: str) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     arguments = parser().parse_args(["run", *words])
     return arguments, arguments.parser
