@@ -9,10 +9,10 @@ from pathlib import Path
 from .long_tests import read
 from .together import scope_of
 
-#: The seconds that the tests of a scope take on an idle core, where they take more than a few; the name is a node id
-#: or a file, or that of the tests of one fault.
+#: The seconds that the tests of a scope take on an idle core, where they take more than a few; the name is a node id,
+#: a file, or that of tests of several files.
 SECONDS: dict[str, float] = {
-    scope if scope.startswith("fault ") else f"tests/{scope}": seconds
+    f"tests/{scope}" if "/" in scope else scope: seconds
     for scope, seconds in read(Path(__file__).with_suffix(".toml"))["seconds"].items()
 }
 

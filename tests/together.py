@@ -65,6 +65,9 @@ class Together(LoadScopeScheduling):
         return scope_of(nodeid)
 
 
+#: Files whose tests read what the first of them makes, which takes seconds.
+_OF_ONE_FILE = frozenset({"tests/fuzzed_files/test_found.py", "tests/packaging/test_architecture.py"})
+
 #: Tests that judge the same fault by the checks that it names; the second reads the report of the first.
 _OF_ONE_FAULT = (
     "tests/quality/test_causes.py::test_the_message_on_a_fault_names_its_cause",
@@ -72,13 +75,24 @@ _OF_ONE_FAULT = (
 )
 
 
+#: Tests that run the whole contract in the same dtype; the second reads plain autograd's results of the first.
+_OF_THE_CONTRACT = frozenset(
+    {
+        "tests/quality/test_references.py::test_known_right_targets_conform[reference-split-float32]",
+        "tests/quality/test_torch_functions.py::test_scripts_explain_exactly_the_checks_that_fail_on_torch[float32]",
+    }
+)
+
+
 def scope_of(nodeid: str) -> str:
     """Return the name of the tests that run in one worker with this one."""
+    if nodeid in _OF_THE_CONTRACT:
+        return "whole contract"
     test, _, parameters = nodeid.partition("[")
     if parameters and test in _OF_ONE_FAULT:
         return f"fault [{parameters}"
     file = nodeid.partition("::")[0]
-    return file if shares(file) else nodeid
+    return file if file in _OF_ONE_FILE or shares(file) else nodeid
 
 
 @cache

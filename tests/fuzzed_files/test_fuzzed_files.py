@@ -17,6 +17,7 @@ from gradconform.bundle.archive import unpacked
 from gradconform.cli import main
 from gradconform.exits import EXIT_KIT, EXIT_USAGE
 
+from .conftest import make_steps
 from .damage import bundles, csv_text, damaged, json_text, ndjson_text, odd_values, texts, toml_text
 
 if sys.version_info >= (3, 11):
@@ -128,6 +129,8 @@ def test_a_damaged_file_is_read_or_its_error_is_reported(
     name: str, examples: int, valid: Callable[[], Kept], capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = valid()
+    if name == "steps.json":
+        make_steps(kept)
     path = Path(f"damaged{Path(name).suffix}")
     for way in WAYS[name]:
         main(way.replace("{}", name).split())  # what a command needs is loaded, and no memory of the file's

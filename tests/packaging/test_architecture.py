@@ -78,7 +78,9 @@ def imports_of(name: str, path: Path, modules: dict[str, Path]) -> Iterator[Edge
 
     def walk(node: ast.AST, *, late: bool, typed: bool) -> Iterator[Edge]:
         for child in ast.iter_child_nodes(node):
-            inside = late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if isinstance(child, ast.expr):  # it has no import
+                continue
+            inside = late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
             if isinstance(child, ast.Import):
                 names = [alias.name for alias in child.names]
             elif isinstance(child, ast.ImportFrom):
@@ -107,6 +109,7 @@ def graph() -> Graph:
     return Graph(modules, tuple(edge for name, path in modules.items() for edge in imports_of(name, path, modules)))
 
 
+@cache
 def listed_floors() -> dict[str, int]:
     """Return the floor of each folder, as the table of ARCHITECTURE.md says it."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

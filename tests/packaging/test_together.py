@@ -62,6 +62,15 @@ def test_the_tests_of_one_fault_run_in_one_worker() -> None:
     assert scope_of("tests/cli/test_run.py::test_one[doubled]") == "tests/cli/test_run.py::test_one[doubled]"
 
 
+def test_tests_that_share_what_takes_seconds_run_in_one_worker() -> None:
+    found = "tests/fuzzed_files/test_found.py"
+    assert scope_of(f"{found}::test_one") == scope_of(f"{found}::test_other[1]") == found
+    conform = "tests/quality/test_references.py::test_known_right_targets_conform"
+    explain = "tests/quality/test_torch_functions.py::test_scripts_explain_exactly_the_checks_that_fail_on_torch"
+    assert scope_of(f"{conform}[reference-split-float32]") == scope_of(f"{explain}[float32]")
+    assert scope_of(f"{conform}[autograd-float32]") != scope_of(f"{explain}[float64]")
+
+
 class Worker:
     """A worker that stores the indices of the tests that it gets."""
 
