@@ -18,13 +18,15 @@ Command = Callable[..., Any]
 
 STAYS, LEFT, NEW = "full.gradients.mlp", "full.gradients.lstm", "full.gradients.conv2d"
 OLD = ("--contract", "0.9", "--profile", "full")
+CHECKS = (
+    replace(areas.CHECKS[STAYS], since="0.9"), replace(areas.CHECKS[LEFT], since="0.9", until="1.3"), areas.CHECKS[NEW],
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _two_versions(contract_of: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract 0.9 has a check that contract 1.3 has no more, and contract 1.3 has one of its own."""
-    stays, left, new = (areas.CHECKS[name] for name in (STAYS, LEFT, NEW))
-    contract_of([replace(stays, since="0.9"), replace(left, since="0.9", until="1.3"), new])
+    contract_of(CHECKS)
     monkeypatch.chdir(tmp_path)
 
 
