@@ -40,7 +40,9 @@ def test_a_wrong_copy_is_named_with_its_view_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copy", "way"), [(Tensor.clone, "copy"), (without_gaps, "memory"), (from_0, "nothing")], ids=str
+    ("copy", "way"),
+    [(Tensor.clone, "copy"), (without_gaps, "memory"), (from_0, "nothing")],
+    ids=["right", "wrong with gaps", "wrong with an offset"],
 )
 def test_views_are_read_from_memory_only_if_that_is_right_and_their_copy_is_not(
     copy: Callable[[Tensor], Tensor], way: str
