@@ -122,9 +122,14 @@ class KernelCall:
 def kept(tensor: Tensor, values: Tensor | None = None) -> Tensor:
     """Return a copy of a tensor with its strides; without them if it has none, or its elements share memory.
 
-    ``values`` are the tensor's on another device, where the copy shall be.
+    ``values`` are the tensor's on another device, where the copy shall be. On the CPU, gaps between its elements are
+    zero: a kernel that reads indices there would write anywhere.
     """
     strides, values = strides_of(tensor), tensor.detach() if values is None else values
     if strides is None or 0 in strides:
         return values.clone()
+    if values.device.type == "cpu":
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+        memory = torch.zeros(max(reach, 0), dtype=tensor.dtype)
+        return memory.as_strided(tensor.shape, strides).copy_(values)
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=values.device).copy_(values)

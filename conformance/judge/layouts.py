@@ -266,14 +266,14 @@ class _Compared:
         return other is not None and _Compared(self.plain, other, self._device).differs(found) is None
 
     def is_wrong_on_cpu(self, call: KernelCall) -> bool:
-        """Return whether torch's CPU kernel differs in the same layouts too, for a device that is not the CPU."""
+        """Return whether torch's CPU kernel, not being the device's, also differs or raises in the same layouts."""
         if self._device.is_cpu:
             return False
         plain = self.plain.replaced([_moved(one.tensor) for one in self.plain.arguments])
         laid_out = call.replaced([kept(one.tensor, on_cpu(one.tensor)) for one in call.arguments])
         wanted, found = plain.run(), laid_out.run()
         if wanted is None or found is None:
-            return False
+            return wanted is not None
         return _Compared(plain, wanted, device_of(torch.device("cpu"))).differs(found) is not None
 
     def has_values_of(self, call: KernelCall) -> bool:

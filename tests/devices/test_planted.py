@@ -110,7 +110,11 @@ def test_a_right_device_is_not_accused_at_the_edges_of_kernels(abacus: Path, pro
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "oracle", "kernel"),
-    [("median", "edges", "median"), ("native_layer_norm", "layout", "native_layer_norm_backward")],
+    [
+        ("median", "edges", "median"),
+        ("native_layer_norm", "layout", "native_layer_norm_backward"),
+        ("nn.functional.fractional_max_pool2d", "layout", "fractional_max_pool2d_backward"),
+    ],
 )
 def test_a_device_is_not_accused_of_what_the_cpu_does_in_the_same_layout(
     operation: str, oracle: str, kernel: str, abacus: Path, process: Process
