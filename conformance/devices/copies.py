@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .tensor_facts import reach_of
+
 #: Copies a detached tensor of a device to the CPU.
 Copy = Callable[[Tensor], Tensor]
 #: How a view is read: by its own copy, by a copy of the memory under it, or not at all.
@@ -113,8 +115,7 @@ def _from_memory(tensor: Tensor, copy: Copy) -> Tensor:
     bare = tensor.conj() if conjugate else tensor  # again, which removes the bit
     bare = torch._neg_view(bare) if bare.is_neg() else bare  # noqa: SLF001 (torch has no other name for it)
     shape, strides = bare.shape, bare.stride()
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = copy(bare.as_strided((reach,), (1,), bare.storage_offset()))
+    memory = copy(bare.as_strided((reach_of(shape, strides),), (1,), bare.storage_offset()))
     values = memory.as_strided(shape, strides).clone()
     values = values.conj().resolve_conj() if conjugate else values
     return values.neg() if negative else values

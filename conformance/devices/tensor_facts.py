@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -143,3 +143,8 @@ def _shows(tensor: Tensor, *facts: str) -> bool:
     """Return whether all of ``facts`` may be read from tensors of this device."""
     hidden = _WITHHELD.get(tensor.device.type)
     return not hidden or hidden.isdisjoint(facts)
+
+
+def reach_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the number of elements in memory from a view's first element to its last one."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradconform.devices.tensor_facts import place_of, strides_of
+from gradconform.devices.tensor_facts import place_of, reach_of, strides_of
 from gradconform.trees import flattened, map_leaves, tensors
 
 #: The errors that a kernel raises if it does not accept its arguments.
@@ -129,7 +129,6 @@ def kept(tensor: Tensor, values: Tensor | None = None) -> Tensor:
     if strides is None or 0 in strides:
         return values.clone()
     if values.device.type == "cpu":
-        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
-        memory = torch.zeros(max(reach, 0), dtype=tensor.dtype)
+        memory = torch.zeros(max(reach_of(tensor.shape, strides), 0), dtype=tensor.dtype)
         return memory.as_strided(tensor.shape, strides).copy_(values)
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=values.device).copy_(values)
