@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gradconform
 from gradconform.devices.copies import TO_CPU, WrongCopyError, read, reading_of, wrong_copies
 from gradconform.devices.device import Device
 
@@ -75,6 +76,7 @@ def judged(abacus: Path, process: Process) -> Callable[..., tuple[str, dict[str,
             "--operation", operations, "--oracle", oracle, "--checks", f"ops.{oracle}.*", "--json", "out.json",
             MISCOPIES=kind,
         )  # fmt: skip
+        gradconform.read_report(abacus / "out.json")  # it meets the schema
         report: dict[str, Any] = json.loads((abacus / "out.json").read_text(encoding="utf-8"))
         return done.stdout, report
 

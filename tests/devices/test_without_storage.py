@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import gradconform
+
 pytest.importorskip("torch._C._acc", reason="a device in Python alone needs a newer torch")
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -29,6 +31,7 @@ def pebble(tmp_path: Path) -> None:
 def judged(folder: Path, process: Process, *arguments: str, **variables: str) -> dict[str, Any]:
     """Return the report of a run on the device."""
     process("gradconform", "run", "reference-split", *HERE, *arguments, "--json", "out.json", **variables)
+    gradconform.read_report(folder / "out.json")  # it meets the schema
     report: dict[str, Any] = json.loads((folder / "out.json").read_text(encoding="utf-8"))
     return report
 
