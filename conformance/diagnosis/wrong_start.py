@@ -19,8 +19,10 @@ from gradconform.trial.program import CHANGES, Action, forward_of
 
 from .cause import Cause, Mistake
 from .common_cause import GivenGradient, explained, given_by, wrong
+from .forward_again import with_more_forwards, with_other_random_numbers
 from .inside import strided_as_gradients
-from .parts import forward_right, microbatches, output_grads_at, run_of
+from .other_arguments import with_other_arguments
+from .parts import microbatches, output_grads_at, run_of
 from .rerun import Grads, Prepare, Rerun, Start, rerun, rerun_of
 from .wrong_tensor import flat, is_near
 
@@ -63,7 +65,10 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[GivenGradient]) 
     yield from _of_other_microbatches(evidence, step, again)
     for cause, other in otherwise(evidence, step):
         yield cause, other.grads(other.given)
+    for cause, other in with_other_random_numbers(evidence, step):
+        yield cause, other.grads(other.given)
     yield from strided_as_gradients(evidence, step, again)
+    yield from with_other_arguments(again)
 
 
 def _edits(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:
@@ -348,7 +353,7 @@ def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
             moded = rerun_of(evidence, step, prepare)
             if evidence.recomputed.of((mistake, lane), partial(_differs, rerun_of(evidence, step), moded)):
                 yield Cause(mistake), moded
-    yield from _with_more_forwards(evidence, step)
+    yield from with_more_forwards(evidence, step)
     sharing = evidence.trial.sharing(lane)
     changes = [
         action
@@ -361,30 +366,6 @@ def otherwise(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
             (Mistake.PARAMETERS_OLD, changes[count]) if count < own else (Mistake.PARAMETERS_NEW, changes[own])
         )
         yield Cause(kind, action=str(action)), rerun_of(evidence, step, partial(_scaled, FACTOR ** (count - own)))
-
-
-def _with_more_forwards(evidence: Evidence, step: Step) -> Iterator[tuple[Cause, Rerun]]:
-    """Yield the forward of a micro-batch on buffers that other forwards, or the same one, updated before it."""
-    lane, mb = step.action.stage, step.action.mb
-    if not any(buffer.is_floating_point() for buffer in rerun_of(evidence, step).stage.buffers()):
-        return
-    actions = evidence.trial.actions
-    own = forward_of(actions, lane, mb, step.position + 1)
-    ran = [(place, a.mb) for place, a in enumerate(actions[: step.position + 1]) if (a.kind, a.stage) == ("F", lane)]
-    earlier = [other for place, other in ran if place < own]
-    if step.action.kind != "F" and forward_right(evidence, step):
-        kind, tried = Mistake.BUFFERS_NEW, [[other for place, other in ran if place >= own]]
-    else:
-        kind, tried = Mistake.FORWARD_TOO_OFTEN, [[mb], earlier, earlier[-1:], [*earlier, mb]]
-    for forwards in [some for place, some in enumerate(tried) if some and some not in tried[:place]]:
-        yield Cause(kind), rerun_of(evidence, step, partial(_run_first, evidence, lane, forwards))
-
-
-def _run_first(evidence: Evidence, lane: int, microbatches: list[int], stage: nn.Module) -> None:
-    args = [rerun(evidence, lane, mb, len(evidence.trial.actions)).args for mb in microbatches]  # kept with their graph
-    with torch.no_grad():
-        for some in args:
-            stage(*some)
 
 
 def _scaled(factor: float, stage: nn.Module) -> None:

@@ -85,7 +85,7 @@ def _with_linears(ways: _Ways) -> Target:
     return _with_layers(nn.Linear, _Linear, ways=ways)
 
 
-@fault("*.gradients.complex-no-bias")
+@fault("*.gradients.complex-no-bias", cause="factor_not_conjugated")
 @alters(lambda of_input: _with_linears(_Ways(of_input=of_input)))
 def conjugated_only_with_a_bias(grad: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The input gradient of a Linear without a bias is computed with the weight, not with its conjugate."""
@@ -132,13 +132,13 @@ def rows_of_rows_returned_as_a_view() -> Target:
     return _with_layers(nn.Linear, Linear)
 
 
-@fault("*.gradients.layer-arguments")
+@fault("*.gradients.layer-arguments", cause="argument_taken_as")
 def padding_trained() -> Target:
     """An embedding of its own gives the row at the padding index a gradient."""
     return _with_embeddings(padded=False, counted=True)
 
 
-@fault("*.gradients.layer-arguments")
+@fault("*.gradients.layer-arguments", cause="argument_taken_as")
 def counts_of_rows_ignored() -> Target:
     """An embedding of its own does not divide gradients by how often a row is read, as its argument says."""
     return _with_embeddings(padded=True, counted=False)

@@ -49,7 +49,7 @@ class SubmodulesPutIntoTheModeOfTheStage(FunctionsSession):
         return super().forward(mb, args, target)
 
 
-@fault("*.gradients.frozen-norm")
+@fault("*.gradients.frozen-norm", cause="training_mode")
 @alters(with_session)
 class SubmodulesInTrainingModeAfterABackward(FunctionsSession):
     """B and I put the stage into evaluation mode, and then back into its own, with its submodules."""

@@ -152,7 +152,7 @@ def _recomputing(again: Callable[[nn.Module, tuple[Any, ...]], Any]) -> Target:
     return with_session(Session)
 
 
-@fault("mode.gradients.eval-always-dropout-full")
+@fault("mode.gradients.eval-always-dropout-full", cause="drawn_again")
 def random_state_kept_in_training_alone() -> Target:
     """B runs the forward again, and in evaluation mode it does not restore the random state."""
 
