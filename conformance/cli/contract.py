@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from gradconform.contract.explanation_file import explained
 from gradconform.contract.frozen import FrozenCheck, file_of, frozen
@@ -12,7 +13,9 @@ from gradconform.contract.selection import of_profile, selected
 from gradconform.contract.space.rows import made_anew
 from gradconform.covering.rows import text
 from gradconform.exits import EXIT_CONFORMS
-from gradconform.report.checks import as_json, explanation, lines, matching, rows
+from gradconform.report.checks import as_json, explanation, explanation_beside, few, lines, rows, unknown
+from gradconform.run.sources import checks_beside, options_selecting
+from gradconform.user_input.values import SelectionError
 
 from .console import on_terminal, width, write, write_text
 
@@ -41,10 +44,27 @@ def _checks(version: str) -> Mapping[str, FrozenCheck]:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Explain one check, or the few that a glob matches."""
-    for check in matching(arguments.check, _checks(arguments.contract)):
+    """Explain one check, or the few that a glob matches: of the contract, or if it has none, those beside it."""
+    pattern, known = arguments.check, _checks(arguments.contract)
+    found = [check for name, check in known.items() if fnmatchcase(name, pattern)]
+    for check in few(pattern, found, f"gradconform list '{pattern}' prints them all"):
         write(explanation(check, explained(arguments.contract), width()))
+    if not found:
+        _explain_beside(pattern, known)
     return EXIT_CONFORMS
+
+
+def _explain_beside(pattern: str, known: Mapping[str, FrozenCheck]) -> None:
+    """Explain the checks beside the contract that a glob matches; raise ``SelectionError`` if there is none."""
+    every = dict(checks_beside())
+    found = [check for check in every if fnmatchcase(check.id, pattern)]
+    for check in few(pattern, found, "Use a longer glob"):
+        write(explanation_beside(check, every[check], width()))
+    if not found and any(options_selecting(pattern).values()):
+        msg = f"{pattern!r} is a check beside the contract; 'gradconform replay {pattern} TARGET' runs it"
+        raise SelectionError(msg)
+    if not found:
+        raise SelectionError(unknown(pattern, [*known, *(check.id for check in every)]))
 
 
 def contract(arguments: argparse.Namespace) -> int:

@@ -59,7 +59,7 @@ def name_in_id(check: str, area: str) -> str | None:
 
 def oracle_of(check: str) -> str | None:
     """Return the oracle in the id of a check on an operation, such as ``ops.layout.sin``; None for another check."""
-    area, way, *name = check.split(".", 2)
+    area, way, name = [*check.split(".", 2), "", ""][:3]
     return way if area == OPERATIONS and way in ORACLES and name else None
 
 

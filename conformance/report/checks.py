@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradconform.contract.explanation_file import Explained, ExplainedStage
 from gradconform.contract.frozen import FrozenCheck
+from gradconform.requirements.clause import Clause
 from gradconform.text.counts import count
 from gradconform.user_input.values import SelectionError, nearest
 
@@ -93,23 +93,20 @@ _COLUMN = 13
 _COMMA = re.compile(r",(?=\S)")
 
 
-def matching(pattern: str, checks: Mapping[str, FrozenCheck]) -> list[FrozenCheck]:
-    """Return the checks whose id is ``pattern`` or matches it.
+def unknown(pattern: str, names: Collection[str]) -> str:
+    """Return the message that no check has an id, with the nearest ones."""
+    shown = textwrap.shorten(nearest(pattern, names), 300, placeholder=" ...")
+    return f"no check has the id {pattern!r}; nearest: {shown}. 'gradconform list' prints every id of the contract"
 
-    Raises :class:`~gradconform.user_input.values.SelectionError` if there is none, with the nearest ids, or if there
-    are more than :data:`MOST`.
-    """
-    found = [check for check in checks.values() if fnmatchcase(check.id, pattern)]
-    if not found:
-        shown = textwrap.shorten(nearest(pattern, checks), 300, placeholder=" ...")
-        msg = f"no check has the id {pattern!r}; nearest: {shown}. 'gradconform list' prints every id"
-        raise SelectionError(msg)
+
+Checked = TypeVar("Checked", FrozenCheck, Clause)
+
+
+def few(pattern: str, found: list[Checked], advice: str) -> list[Checked]:
+    """Return the checks that match, at most :data:`MOST`; raise ``SelectionError`` with ``advice`` for more."""
     if len(found) > MOST:
         first = ", ".join(check.id for check in found[:MOST])
-        msg = (
-            f"{pattern!r} matches {len(found)} checks, expected {MOST} at most; the first: {first}. "
-            f"gradconform list '{pattern}' prints them all"
-        )
+        msg = f"{pattern!r} matches {len(found)} checks, expected {MOST} at most; the first: {first}. {advice}"
         raise SelectionError(msg)
     return found
 
@@ -138,6 +135,20 @@ def explanation(check: FrozenCheck, explained: Explained, width: int) -> list[Li
     for stage in reported.stages:
         found += [Line(), *_stage(stage, explained.stages[stage], width)]
     return [*found, Line(), Line(f"try it: gradconform run TARGET --checks {check.id}", "faint"), Line()]
+
+
+def explanation_beside(check: Clause, command: str, width: int) -> list[Line]:
+    """Return the explanation of a check beside the contract, which ``command`` runs."""
+    return [
+        heading(check.id, width),
+        *_field("level", check.level, width),
+        *_field("requirement", check.requirement, width),
+        *_field("why", check.why, width),
+        *_field("values", check.tried, width),
+        Line(),
+        Line(f"try it: {command}", "faint"),
+        Line(),
+    ]
 
 
 def _field(name: str, text: str, width: int) -> list[Line]:

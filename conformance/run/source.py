@@ -69,6 +69,8 @@ class CommandSource(Source):
 
     ``command`` is its name, ``help`` its help as a docstring, and ``examples`` follow the options there. ``values`` is
     the class of the options. ``area_of`` returns the area of a check, whose results are summed up in a line.
+    ``has_catalogue`` says that its module ``checks`` has a function ``catalogue``: it yields each check that has the
+    same id in every run, with the command that runs it alone.
     """
 
     command: str
@@ -76,3 +78,4 @@ class CommandSource(Source):
     values: type[OptionValues]
     examples: str = ""
     area_of: Callable[[str], str] = no_areas
+    has_catalogue: bool = False

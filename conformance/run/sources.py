@@ -5,10 +5,11 @@ Nothing here imports torch: a source's checks are imported when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
+from gradconform.requirements.clause import Clause
 from gradconform.user_input.option import Option
 from gradconform.user_input.option_help import AFTER_SOURCES, RUN_OPTIONS
 from gradconform.user_input.values import SelectionError
@@ -60,3 +61,10 @@ def options_selecting(check: str) -> dict[str, Any]:
     found = [(source, source.selecting(check)) for source in SOURCES.values() if source.selecting is not None]
     changed = [one.name for source, _ in found for one in source.options if one.changes == "results"]
     return {**dict.fromkeys(changed), "with_contract": None, **next((one for _, one in found if one), {})}
+
+
+def checks_beside() -> Iterator[tuple[Clause, str]]:
+    """Yield each check that has the same id in every run of a source's own command, with the command line."""
+    for command, folder in COMMANDS.items():
+        if command_source(command).has_catalogue:
+            yield from import_module(f"{FOLDER}.{folder}.checks").catalogue()

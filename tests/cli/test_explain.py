@@ -9,6 +9,7 @@ from expecttest import assert_expected_inline
 from gradconform.contract.explanation_file import explained
 from gradconform.contract.frozen import frozen
 from gradconform.report.checks import explanation
+from gradconform.run.sources import checks_beside
 
 Command = Callable[..., Any]
 
@@ -79,6 +80,43 @@ def test_a_misspelt_id_is_refused_with_the_nearest_ids(command: Command, typed: 
     assert (done.code, done.out) == (2, "")
     assert f"no check has the id {typed!r}" in done.err
     assert near in done.err.partition("nearest:")[2]
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        ("step.plain", "gradconform pipeline TARGET --profile quick --checks step.plain"),
+        ("step.pairs.two-predictions-3", "gradconform pipeline TARGET --profile standard --checks step.pairs.two-pred"),
+        ("stage.manual.keyword-arguments-split", "gradconform stage-objects TARGET --checks stage.manual.keyword-arg"),
+    ],
+)
+def test_a_check_beside_the_contract_is_explained_with_its_command(check: str, line: str, command: Command) -> None:
+    done = command("explain", check)
+    assert (done.code, done.err) == (0, "")
+    assert f" {check} =" in done.out
+    assert "\nrequirement  A " in done.out
+    assert f"\ntry it: {line}" in done.out
+
+
+def test_each_check_beside_the_contract_has_an_id_of_its_own_and_a_requirement() -> None:
+    every = list(checks_beside())
+    assert len({check.id for check, _ in every}) == len(every)
+    assert {line.split()[1] for _, line in every} == {"pipeline", "schedule-text", "stage-objects"}
+    assert all(check.requirement and check.id in line for check, line in every)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("step.pairs.*", "expected 3 at most; the first: step.pairs."),
+        ("step.pairs.two-prediction-3", "nearest: step.pairs.two-predictions-3,"),
+        ("ops.layout.amax", "is a check beside the contract; 'gradconform replay ops.layout.amax TARGET' runs it"),
+    ],
+)
+def test_a_check_beside_the_contract_that_is_not_explained_is_refused(typed: str, said: str, command: Command) -> None:
+    done = command("explain", typed)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
 
 
 def test_every_explanation_fits_the_width() -> None:

@@ -43,6 +43,8 @@ FORMS = "expected package.module[:object] or path/to/file.py[:object]"
 
 #: What is typed, and what is said.
 WRONG: dict[tuple[str, ...], str] = {
+    ("replay", "linear-3d", "torch"): "has no check 'linear-3d'; nearest: full.gradients.linear-3d, ",
+    ("explain", "linear-3d"): "no check has the id 'linear-3d'; nearest: full.gradients.linear-3d, ",
     ("run", "."): f"target '.' is a folder; {FORMS}; it contains engine.py, mylib.py, raises.py, text.py, ",
     ("run", "pkg/"): f"target 'pkg/' is a folder; {FORMS}; it contains __init__.py, backward.py",
     ("run", "pkg"): f"target 'pkg' (module) {NEITHER}",

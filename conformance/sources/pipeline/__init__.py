@@ -138,6 +138,7 @@ examples:
       --rdzv-endpoint node0:29500        (the same command on both machines)
 """,
     options=_OPTIONS,
+    has_catalogue=True,
     values=PipelineOptions,
     area_of=_area_of,
 )

@@ -23,7 +23,7 @@ from gradconform.run.prepared_run import Planned, PreparedRun
 from gradconform.run.target_queries import query_target
 from gradconform.torch_releases import pipelining as torch_pipelining
 from gradconform.torch_releases.names import UnavailableError, require
-from gradconform.user_input.values import SelectionError
+from gradconform.user_input.values import PROFILES, SelectionError
 
 from . import PipelineOptions
 
@@ -103,6 +103,16 @@ def _training_steps(options: PipelineOptions) -> PreparedRun:
     what = f"training steps on {listed(list(map(str, sizes)))} ranks"
     work = _Work(options, cases, ranks=None, dtype=dtype, backend=backend, runtime=facts["runtime"])
     return PreparedRun(options, replace(planned, lines=(what, *_of(backend))), work)
+
+
+def catalogue() -> Iterator[tuple[StepCase, str]]:
+    """Yield each training step, with the command line that judges it in the smallest profile that has it."""
+    yielded: set[str] = set()
+    for profile in PROFILES:
+        for case in step_cases(profile):
+            if case.id not in yielded:
+                yielded.add(case.id)
+                yield case, f"gradconform pipeline TARGET --profile {profile} --checks {case.id}"
 
 
 def look_at(target: object, *, steps: bool) -> dict[str, Any]:

@@ -43,6 +43,7 @@ examples:
   gradconform schedule-text mypackage:Text --schedule ZBVZeroBubble-2x2x3
 """,
     options=_OPTIONS,
+    has_catalogue=True,
     values=values_class(
         "ScheduleTextOptions",
         "The options of ``gradconform schedule-text``.",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradconform.fixtures.schedules import RECORDED, Schedule, ScheduleError, read_csv, recorded
 from gradconform.pipeline.extra_checks import in_this_process, named_target
 from gradconform.pipeline.schedule_text import schedule_text_named
 from gradconform.pipeline.schedule_text.checks import checks_of
+from gradconform.requirements.clause import Clause
 from gradconform.run.prepared_run import Planned, PreparedRun
 from gradconform.user_input.values import nearest
 
@@ -41,3 +42,9 @@ def _schedules(given: Sequence[str]) -> list[Schedule]:
             )
             raise ScheduleError(msg)
     return found
+
+
+def catalogue() -> Iterator[tuple[Clause, str]]:
+    """Yield each check on a recorded schedule, with the command line that runs it."""
+    checks = checks_of([recorded(name) for name in RECORDED])
+    yield from ((check, f"gradconform schedule-text TARGET --checks {check.id}") for check in checks)

@@ -30,6 +30,7 @@ Judge the stage objects of a framework in one process: compare chains of manual 
 model, and check dw_builder, caches, required errors and freed memory.
 """,
     options=_OPTIONS,
+    has_catalogue=True,
     values=values_class(
         "StageObjectsOptions",
         "The options of ``gradconform stage-objects``.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from gradconform.devices.prepared import device_named
@@ -9,6 +10,7 @@ from gradconform.pipeline.extra_checks import in_this_process, named_target
 from gradconform.pipeline.stage_objects import stage_objects_named
 from gradconform.pipeline.stage_objects.chain import Subject
 from gradconform.pipeline.stage_objects.checks import CHECKS
+from gradconform.requirements.clause import Clause
 from gradconform.run.prepared_run import Planned, PreparedRun
 
 
@@ -24,3 +26,8 @@ def prepare(options: Any) -> PreparedRun:
         dtype="float32",
     )
     return PreparedRun(options, planned, in_this_process(subject, CHECKS, device=options.device, dtype="float32"))
+
+
+def catalogue() -> Iterator[tuple[Clause, str]]:
+    """Yield each check on stage objects, with the command line that runs it."""
+    yield from ((check, f"gradconform stage-objects TARGET --checks {check.id}") for check in CHECKS)
