@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import faulthandler
 import functools
@@ -14,6 +15,7 @@ from typing import NoReturn, TextIO
 from gradconform.exits import EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, SIGNAL, refusal
 from gradconform.process.imports import imports_shared, imports_uncollected
 from gradconform.process.interrupts import endings_interrupt
+from gradconform.target.lookup import Named, refuse_missing_file
 
 from .arguments import parser
 from .console import complain, give_output_back, keep_output_for_the_report, refuse_unwritable_outputs
@@ -81,11 +83,19 @@ def _ended(status: int) -> int:
     return EXIT_ENVIRONMENT
 
 
+def _refuse_missing_file(arguments: argparse.Namespace) -> None:
+    """Raise ``TargetError`` for a target in a file that does not exist, before a command imports torch."""
+    target = getattr(arguments, "target", None)
+    if isinstance(target, str) and (named := Named(target, target)).parts[0].endswith(".py"):
+        refuse_missing_file(named.parts[0], named)
+
+
 def _code(argv: Sequence[str] | None) -> int:
     """Run the command; return the exit code in every case."""
     try:
         arguments = parser().parse_args(argv)
         refuse_unwritable_outputs(arguments)
+        _refuse_missing_file(arguments)
         keep_output_for_the_report(arguments)
         if sys.__stderr__ is not None and not faulthandler.is_enabled():
             faulthandler.enable(sys.__stderr__)  # a target's code may be the reason for a fatal signal

@@ -144,7 +144,8 @@ def test_wrong_usage_is_refused_with_advice(command: Command, folder: Path, word
 
 @pytest.mark.usefixtures("folder")
 def test_a_missing_target_is_refused_without_importing_torch() -> None:
-    commands = ["run mylb", "run mylb.py", "run ."]
+    with_file = ("run", "fuzz", "pipeline", "sharded", "stage-objects", "schedule-text", "replay full.loss.mlp")
+    commands = ["run mylb", "run .", *(f"{command} mylb.py" for command in with_file), "pipeline mylb.py:Runtime"]
     code = f"""
 import sys
 from gradconform.cli import main
