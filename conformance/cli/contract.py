@@ -15,6 +15,7 @@ from gradconform.covering.rows import text
 from gradconform.exits import EXIT_CONFORMS
 from gradconform.report.checks import as_json, explanation, explanation_beside, few, lines, rows, unknown
 from gradconform.run.sources import checks_beside, options_selecting
+from gradconform.sources.sharded import SHARDED
 from gradconform.user_input.values import SelectionError
 
 from .console import on_terminal, width, write, write_text
@@ -60,7 +61,7 @@ def _explain_beside(pattern: str, known: Mapping[str, FrozenCheck]) -> None:
     found = [check for check in every if fnmatchcase(check.id, pattern)]
     for check in few(pattern, found, "Use a longer glob"):
         write(explanation_beside(check, every[check], width()))
-    if not found and any(options_selecting(pattern).values()):
+    if not found and (pattern.startswith(SHARDED) or any(options_selecting(pattern).values())):
         msg = f"{pattern!r} is a check beside the contract; 'gradconform replay {pattern} TARGET' runs it"
         raise SelectionError(msg)
     if not found:

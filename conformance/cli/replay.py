@@ -23,6 +23,7 @@ from gradconform.run.options import RunOptions
 from gradconform.run.run import Run
 from gradconform.run.sources import options_selecting
 from gradconform.sources.pipeline import STEPS
+from gradconform.sources.sharded import SHARDED
 from gradconform.target.lookup import refuse_missing_target
 from gradconform.user_input.option_help import CHECK_TIMEOUT
 from gradconform.user_input.values import SelectionError, current_folder_first, nearest
@@ -30,7 +31,7 @@ from gradconform.user_input.values import SelectionError, current_folder_first, 
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 from .replay_pipeline import replay_pipeline
-from .replay_sharded import SHARDED, replay_sharded
+from .replay_sharded import replay_sharded
 
 
 @dataclass(frozen=True, slots=True)

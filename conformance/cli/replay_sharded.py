@@ -21,9 +21,6 @@ from gradconform.user_input.values import SelectionError, current_folder_first
 from .parsing import given_options
 from .replay_output import show_replay_result, show_replayed_check, show_written_script
 
-#: The first part of the id of every check of a sharded stage.
-SHARDED = "sharded."
-
 #: The options of replay that a sharded stage accepts.
 _TAKEN = ("device", "device_plugins", "dtype", "seed")
 

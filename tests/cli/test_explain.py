@@ -110,6 +110,10 @@ def test_each_check_beside_the_contract_has_an_id_of_its_own_and_a_requirement()
     [
         ("step.pairs.*", "expected 3 at most; the first: step.pairs."),
         ("step.pairs.two-prediction-3", "nearest: step.pairs.two-predictions-3,"),
+        (
+            "sharded.norm.plain",
+            "is a check beside the contract; 'gradconform replay sharded.norm.plain TARGET' runs it",
+        ),
         ("ops.layout.amax", "is a check beside the contract; 'gradconform replay ops.layout.amax TARGET' runs it"),
     ],
 )

@@ -10,6 +10,9 @@ from gradconform.run.source import CommandSource
 from gradconform.user_input.option import Option, values_class
 from gradconform.user_input.values import sharded_profile_named
 
+#: The first part of the id of every check of a sharded stage.
+SHARDED = "sharded."
+
 _OPTIONS = (
     Option(
         name="target",
