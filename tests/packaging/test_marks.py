@@ -163,7 +163,10 @@ def test_every_listed_slow_test_exists(request: pytest.FixtureRequest) -> None:
     recorded = (scope.removeprefix("tests/") for scope in SECONDS if "/" in scope)
     files = {name.partition("::")[0] for name in (*named, *recorded)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *sorted(files)],
+        [
+            *(sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"),
+            *("-m", "slow or nightly or not slow", *sorted(files)),
+        ],
         cwd=TESTS, capture_output=True, text=True, check=False,
     )  # fmt: skip
     ids = {line.removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line}
