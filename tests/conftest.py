@@ -30,6 +30,7 @@ from gradconform.version import CONTRACT_VERSION, FIRST_VERSION
 
 from . import stuck
 from .daily_part import part_of_today
+from .left_out import LeftOut
 from .long_tests import LONG_TESTS, mark_long_tests
 from .slow_days import SECONDS, days_of
 from .together import Together, scope_of
@@ -49,7 +50,7 @@ with imports_uncollected():
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-#: The marks of tests that are skipped unless -m names them, the longest first, and the command that runs each.
+#: The marks of tests that are left out unless -m names them, the longest first, and the command that runs each.
 _COMMANDS = {
     "nightly": "python -m pytest -m nightly -o faulthandler_timeout=7200",
     "slow": "python -m pytest -n 2 -m slow",
@@ -96,31 +97,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the summary say how many long tests are left out."""
+    config.pluginmanager.register(LeftOut(config), "left-out")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow and nightly tests with a reason, unless -m or their id selects them."""
+    """Leave out slow and nightly tests, unless -m or their id selects them."""
     mark_long_tests(LONG_TESTS, items)
-    slow = []
+    reasons, slow = dict[pytest.Item, str](), list[pytest.Item]()
     for item in items:
         mark = next((name for name in _COMMANDS if item.get_closest_marker(name)), None)
         if mark is None or _is_named(item, config.args):
             continue
         if mark not in config.option.markexpr:
-            item.add_marker(pytest.mark.skip(reason=f"{mark}: {_COMMANDS[mark]} runs it"))
+            reasons[item] = f"{mark}, {_COMMANDS[mark]} runs them"
         elif mark == "slow":
             slow.append(item)
     if config.option.slow_days:
-        _skip_other_days(slow, config.option.slow_days)
+        reasons |= _of_other_days(slow, config.option.slow_days)
+    left_out: Any = config.pluginmanager.get_plugin("left-out")
+    left_out.remove(items, reasons.get)
 
 
-def _skip_other_days(slow: list[pytest.Item], days: int) -> None:
-    """Skip slow tests that are not of today; those that share work are of one day."""
+def _of_other_days(slow: list[pytest.Item], days: int) -> dict[pytest.Item, str]:
+    """Return the slow tests that are not of today; those that share work are of one day."""
     part = part_of_today(days, "GRADCONFORM_SLOW_PART")
     day_of = days_of((item.nodeid for item in slow), part.count, SECONDS)
-    for item in slow:
-        if day_of[scope_of(item.nodeid)] != part.index:
-            reason = f"slow, not of part {part} (GRADCONFORM_SLOW_PART): {_COMMANDS['slow']} runs it"
-            item.add_marker(pytest.mark.skip(reason=reason))
+    reason = f"slow, not of part {part} (GRADCONFORM_SLOW_PART), {_COMMANDS['slow']} runs them"
+    return {item: reason for item in slow if day_of[scope_of(item.nodeid)] != part.index}
 
 
 def _is_named(item: pytest.Item, arguments: Iterable[str]) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter, is_
 from types import CellType, FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradconform.contract.check import Check
 
@@ -19,67 +20,154 @@ _CACHED = type(lru_cache(str))
 #: What has a function's code in it.
 _WITH_CODE = (FunctionType, property, staticmethod, classmethod, cached_property, partial, _CACHED)
 
-#: A value by its name in messages, and where it is: in a mapping, under a key.
-Entry = tuple[str, Mapping[str, Any], str, object]
+#: What a function runs.
+_CODE, _DEFAULTS, _KEYWORDS = map(attrgetter, ("__code__", "__defaults__", "__kwdefaults__"))
+
+
+class _Members(NamedTuple):
+    """Values of one mapping by their keys, each with its name in messages."""
+
+    held: Mapping[str, Any]
+    keys: list[str]
+    values: list[object]
+    places: list[str]
+
+    def unchanged(self) -> bool:
+        """Return whether all values are the same objects."""
+        return all(map(is_, map(self.held.get, self.keys), self.values))
+
+
+class _Function(NamedTuple):
+    """A function with its code and its defaults."""
+
+    function: FunctionType
+    code: object
+    defaults: object
+    keywords: object
+
+
+class _Snapshot:
+    """What some modules consist of. No list says which of them judge.
+
+    A run compares several thousand values three times, so Python itself loops over them.
+    """
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        """Store the names of the modules, the members of their classes, and all functions, as they are now."""
+        self._modules = modules
+        self._defined: list[_Members] = []
+        self._imported: list[_Members] = []
+        self._sizes: list[tuple[Sized, int]] = []
+        self._empty: list[tuple[Mapping[str, Any], str]] = []
+        for name, module in modules.items():
+            self._store_module(name, vars(module))
+        values = [value for members in (*self._defined, *self._imported) for value in members.values]
+        self.functions = _functions_in(values)
+        self._columns = tuple(map(list, zip(*self.functions, strict=True)))
+
+    def _store_module(self, module: str, held: dict[str, Any]) -> None:
+        defined = self._members(self._defined, held)
+        imported = self._members(self._imported, held)
+        for name, value in list(held.items()):
+            if name in _OF_PYTHON:
+                continue
+            if value is None:  # a value may replace None at its first use
+                self._empty.append((held, name))
+                continue
+            if isinstance(value, ModuleType) and value.__name__ == f"{module}.{name}":
+                continue  # an import sets this, also one that repeats an earlier import
+            place = f"{module}.{name}"
+            if getattr(value, "__module__", module) != module:
+                _add(imported, name, value, place)
+                continue
+            _add(defined, name, value, place)
+            if isinstance(value, type):
+                self._store_class(place, value)
+            elif isinstance(value, (dict, MappingProxyType)):
+                table = self._members(self._defined, value)
+                for key, inner in value.items():
+                    if isinstance(key, str) and callable(inner):
+                        _add(table, key, inner, f"{place}[{key!r}]")
+
+    def _store_class(self, place: str, owner: type) -> None:
+        held = vars(owner)
+        members = self._members(self._defined, held)
+        for name, value in list(held.items()):
+            if callable(value) or hasattr(value, "__get__"):
+                _add(members, name, value, f"{place}.{name}")
+                if isinstance(value, type) and value.__qualname__ == f"{owner.__qualname__}.{name}":
+                    self._store_class(f"{place}.{name}", value)
+
+    def _members(self, among: list[_Members], held: Mapping[str, Any]) -> _Members:
+        self._sizes.append((held, len(held)))
+        among.append(_Members(held, [], [], []))
+        return among[-1]
+
+    def is_of(self, modules: Mapping[str, ModuleType]) -> bool:
+        """Return whether the modules are these and have neither new names nor changed ones."""
+        return (
+            modules == self._modules
+            and all(len(held) == size for held, size in self._sizes)
+            and all(name in held and held[name] is None for held, name in self._empty)
+            and self.changed() is None
+        )
+
+    def changed(self) -> str | None:
+        """Return the name of something that is no longer as it was stored; None if all is."""
+        functions, codes, defaults, keywords = self._columns
+        if not (
+            all(map(is_, map(_CODE, functions), codes))
+            and all(map(is_, map(_DEFAULTS, functions), defaults))
+            and all(map(is_, map(_KEYWORDS, functions), keywords))
+        ):
+            now = ((one, _Function(one, one.__code__, one.__defaults__, one.__kwdefaults__)) for one in functions)
+            other = next(
+                one
+                for stored, (one, found) in zip(self.functions, now, strict=True)
+                if not all(map(is_, stored, found))
+            )
+            return f"{other.__module__}.{other.__qualname__}"
+        for members in (*self._defined, *self._imported):
+            if not members.unchanged():
+                held, keys, values, places = members
+                return next(
+                    place for key, value, place in zip(keys, values, places, strict=True) if held.get(key) is not value
+                )
+        return None
+
+
+def _add(members: _Members, key: str, value: object, place: str) -> None:
+    members.keys.append(key)
+    members.values.append(value)
+    members.places.append(place)
+
+
+#: The last snapshot of this process: most runs after the first begin with the same code.
+_LAST: list[_Snapshot] = []
+
+
+def _snapshot() -> _Snapshot:
+    """Return the loaded modules of the kit as they are now. Those of a target are loaded later."""
+    modules = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _KIT}
+    if not (_LAST and _LAST[0].is_of(modules)):
+        _LAST[:] = [_Snapshot(modules)]
+    return _LAST[0]
 
 
 class KitCode:
-    """All that the loaded modules of the kit consist of: their names, the members of their classes, and functions.
-
-    No list says which modules judge: every loaded module of the kit is stored. Those of a target are loaded later.
-    Each run compares several thousand entries, so the loops here call no Python function for each of them.
-    """
+    """The code of all loaded modules of the kit, and the judges of some checks, as they were when this was created."""
 
     def __init__(self, checks: Iterable[Check] = ()) -> None:
         """Store the code of the kit as it is now, and the judges of ``checks``."""
         self._checks = [(check, check.judge, check.pooled, check.trials, check.level) for check in checks]
-        modules = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _KIT}
-        self._defined: list[Entry] = []
-        self._imported: list[Entry] = []
-        for name, module in modules.items():
-            self._store_module(name, vars(module))
-        self._functions = _functions_in([entry[3] for entry in (*self._defined, *self._imported)])
-
-    def _store_module(self, module: str, held: dict[str, Any]) -> None:
-        for name, value in list(held.items()):
-            if value is None or name in _OF_PYTHON:  # a value may replace None at its first use
-                continue
-            if isinstance(value, ModuleType) and value.__name__ == f"{module}.{name}":
-                continue  # an import sets this, also one that repeats an earlier import
-            defined = getattr(value, "__module__", module) == module
-            (self._defined if defined else self._imported).append((f"{module}.{name}", held, name, value))
-            if not defined:
-                continue
-            if isinstance(value, type):
-                self._store_class(f"{module}.{name}", value)
-            elif isinstance(value, (dict, MappingProxyType)):
-                self._defined += [
-                    (f"{module}.{name}[{key!r}]", value, key, inner)
-                    for key, inner in value.items()
-                    if isinstance(key, str) and callable(inner)
-                ]
-
-    def _store_class(self, place: str, owner: type) -> None:
-        members = vars(owner)
-        for name, value in list(members.items()):
-            if callable(value) or hasattr(value, "__get__"):
-                self._defined.append((f"{place}.{name}", members, name, value))
-                if isinstance(value, type) and value.__qualname__ == f"{owner.__qualname__}.{name}":
-                    self._store_class(f"{place}.{name}", value)
+        snapshot = _snapshot()
+        self._functions = snapshot.functions
+        self._changed_code = snapshot.changed  # bound here: what replaces the method is found by it
 
     def changed(self) -> str | None:
         """Return the name of something that is no longer as it was stored; None if all is."""
-        for function, code, defaults, keywords in self._functions:
-            if (
-                function.__code__ is not code
-                or function.__defaults__ is not defaults
-                or function.__kwdefaults__ is not keywords
-            ):
-                return f"{function.__module__}.{function.__qualname__}"
-        for entries in (self._defined, self._imported):
-            for place, held, name, value in entries:
-                if held.get(name) is not value:
-                    return place
+        if (name := self._changed_code()) is not None:
+            return name
         for check, *stored in self._checks:
             if [check.judge, check.pooled, check.trials, check.level] != stored:
                 return f"the check {check.id}"
@@ -87,12 +175,12 @@ class KitCode:
 
     def __contains__(self, code: object) -> bool:
         """Return whether a function with this code is stored."""
-        return any(stored[1] is code for stored in self._functions)
+        return any(stored.code is code for stored in self._functions)
 
 
-def _functions_in(values: list[object]) -> list[tuple[FunctionType, object, object, object]]:
+def _functions_in(values: list[object]) -> list[_Function]:
     """Return every function that a value is or wraps, each with its code and its defaults."""
-    found: dict[int, tuple[FunctionType, object, object, object]] = {}
+    found: dict[int, _Function] = {}
     pending = values
     while pending:
         value = pending.pop()
@@ -100,7 +188,7 @@ def _functions_in(values: list[object]) -> list[tuple[FunctionType, object, obje
             if isinstance(value, _WITH_CODE):
                 pending += _wrapped(value)
         elif id(value) not in found:
-            found[id(value)] = (value, value.__code__, value.__defaults__, value.__kwdefaults__)
+            found[id(value)] = _Function(value, value.__code__, value.__defaults__, value.__kwdefaults__)
             if value.__closure__:
                 pending += map(_content, value.__closure__)
     return list(found.values())

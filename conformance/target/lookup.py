@@ -7,6 +7,7 @@ import difflib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -191,7 +192,8 @@ def _inside(folders: Iterable[str]) -> Iterator[str]:
 
 def _refuse_missing_name(source: Path, name: str, where: str, named: Named) -> None:
     """Raise if the source of a module shows that it has no such name."""
-    names = _names(source)
+    text = _text(source)
+    names = None if text is None else _names(text)
     if names is not None and name not in names:
         msg = f"{named.description}: {where} has no {name!r}{_near(name, list(_defined(source)))}"
         raise MissingNameError(msg)
@@ -212,18 +214,25 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _tree(source: Path) -> ast.Module | None:
+def _text(source: Path) -> bytes | None:
     if source.suffix != ".py":
         return None
     try:
-        return ast.parse(content(source, _LARGEST))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return content(source, _LARGEST)
+    except (OSError, ValueError):
         return None  # the importer reports its error
+
+
+def _tree(text: bytes | None) -> ast.Module | None:
+    try:
+        return None if text is None else ast.parse(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None  # as above
 
 
 def _defined(source: Path) -> Iterator[str]:
     """Yield the functions, classes and values that a module defines at its top level."""
-    tree = _tree(source)
+    tree = _tree(_text(source))
     for node in () if tree is None else tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -231,9 +240,10 @@ def _defined(source: Path) -> Iterator[str]:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
-def _names(source: Path) -> set[str] | None:
+@lru_cache(maxsize=16)  # a process that runs often names few targets
+def _names(text: bytes) -> frozenset[str] | None:
     """Return every name that a module may have by its source; None if the source does not show all."""
-    tree = _tree(source)
+    tree = _tree(text)
     if tree is None:
         return None
     found: set[str] = set()
@@ -245,7 +255,7 @@ def _names(source: Path) -> set[str] | None:
         if isinstance(node, ast.Attribute) and node.attr in {"modules", "__dict__"}:
             return None
         found.update(_bound(node))
-    return found
+    return frozenset(found)
 
 
 def _called(node: ast.Name | ast.FunctionDef) -> str:

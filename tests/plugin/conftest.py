@@ -16,12 +16,14 @@ Judge = Callable[..., pytest.RunResult]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise ``processes``, the ways to run, whose results must not differ.
 
-    A module with ``IN_TWO = True`` runs with two processes in CI, because they could differ; others run with one.
+    A module with ``IN_TWO = True`` runs with two processes in CI, because they could differ; others run with one. A
+    session of xdist without workers is slow.
     """
     if "processes" in metafunc.fixturenames:
         in_two = getattr(metafunc.module, "IN_TWO", False)
         two = pytest.param(("-n2",), id="n2", marks=() if in_two else pytest.mark.nightly)
-        metafunc.parametrize("processes", [pytest.param((), id="plain"), pytest.param(("-n0",), id="n0"), two])
+        none = pytest.param(("-n0",), id="n0", marks=pytest.mark.slow)
+        metafunc.parametrize("processes", [pytest.param((), id="plain"), none, two])
 
 
 @pytest.fixture(autouse=True)

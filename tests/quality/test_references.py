@@ -29,6 +29,13 @@ def test_known_right_targets_conform(target: str, dtype: str, judge: Judge) -> N
     assert report.summary["unsupported"] <= allowed
 
 
+def test_the_split_reference_conforms_in_profile_quick(judge: Judge) -> None:
+    report = judge("reference-split", profile="quick", strict=True)
+    assert [f"{result.check}: {result.message}" for result in report.failures] == []
+    assert report.verdict == "conforms"
+    assert report.summary["unsupported"] <= 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_split_reference_conforms_in_profile_full(dtype: str, judge: Judge) -> None:

@@ -57,6 +57,15 @@ def test_scripts_explain_exactly_the_checks_that_fail_on_torch(dtype: str, judge
 
 
 @of_this_release
+def test_scripts_explain_exactly_the_checks_of_profile_quick_that_fail_on_torch(judge: Judge) -> None:
+    report = judge("torch", profile="quick")
+    known = {check for check in explained(BY_RELEASE[RELEASE]) if contract.checks_of()[check].profile == "quick"}
+    assert known
+    assert {result.check for result in report.failures} == known
+    assert [result.check for result in report.results if result.status == "error"] == []
+
+
+@of_this_release
 def test_scripts_also_explain_the_failures_of_profile_full(judge: Judge) -> None:
     report = judge("torch", profile="full")
     assert {result.check for result in report.failures} - explained(BY_RELEASE[RELEASE]) == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,10 +31,13 @@ def result(check: str = "ops.full.sin", **values: Any) -> Result:
     return Result(check=check, message="", error_ratio=None, duration_s=0.0, **given)
 
 
+@cache
+def run_of_one_operation() -> Report:
+    return check_stage_backward("reference-split", operation="sin", checks="ops.full.sin", profile="quick")
+
+
 def report_of(*results: Result) -> Report:
-    empty = check_stage_backward("reference-split", operation="sin", checks="ops.full.sin", profile="quick")
-    empty.results[:] = results
-    return empty
+    return replace(run_of_one_operation(), results=list(results))
 
 
 @pytest.mark.parametrize(
