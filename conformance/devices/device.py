@@ -102,9 +102,9 @@ class Device:
         if self.is_cpu:
             return
         with contextlib.suppress(Exception):  # the checks report every unsupported call, whatever it raises
-            leaf = torch.zeros((), device=self.torch_device, requires_grad=True)
+            leaf = self._zero.detach().requires_grad_()
             held = weakref.ref(leaf)
-            (leaf * 1).backward()
+            torch.autograd.grad(leaf.view(1), leaf, self._zero.view(1))  # its only node runs no kernel of the device
             del leaf
             for _ in range(_YIELDS):  # a sleep takes longer than the thread
                 if held() is None:
@@ -113,6 +113,10 @@ class Device:
             until = time.monotonic() + _AUTOGRAD_S
             while held() is not None and time.monotonic() < until:
                 time.sleep(0.0001)
+
+    @cached_property
+    def _zero(self) -> Tensor:
+        return torch.zeros((), device=self.torch_device)
 
     @property
     def flushes_denormals(self) -> bool:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
+from gradconform.drive.watches import on_cpu
 from gradconform.trees import map_leaves
 
 #: The name of the backend, as ``torch.distributed.get_backend`` gives it.
@@ -117,7 +118,7 @@ for _name, _single in _ONE_BY_ONE.items():
 
 
 def _on_host(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, Tensor) and not value.is_cpu else value
+    return on_cpu(value) if isinstance(value, Tensor) and not value.is_cpu else value
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ class Job:
 
     ``timeout`` is in seconds, per case; :meth:`limit` gives longer limits of some cases. The target is torch's three
     functions, or, with ``runtime``, an object that runs whole steps. With ``fixed``, the right split is put into torch.
-    ``plugins`` are modules that make the device usable; ``backend`` is the ranks' communication backend. ``process`` is
-    the module that a rank runs.
+    ``plugins`` are modules that make the device usable, and ``reads_views`` says how its views are read; ``backend`` is
+    the ranks' communication backend. ``process`` is the module that a rank runs.
     """
 
     target: str
@@ -45,6 +45,7 @@ class Job:
     runtime: bool = False
     fixed: bool = False
     plugins: tuple[str, ...] = ()
+    reads_views: str = "copy"
     backend: str = "gloo"
     process: str = "gradconform.pipeline.rank_process"
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from gradconform.devices.device import device_of
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.registry import load_plugins
 from gradconform.process.serving import write_stacks_to
@@ -49,6 +50,7 @@ class JoinedRank:
         self.marker = Marker(self.folder / f"rank-{self.rank}.mark")
         self.marker.note("joining the process group")
         self.device = _device_of(job.device, job.plugins, int(os.environ["LOCAL_RANK"]))
+        device_of(self.device).reads_views = job.reads_views
         self.dtype = dtype_named(job.dtype)
         patience = timedelta(seconds=max(map(job.limit, job.cases)) + _PATIENCE_S)
         store, rank, ranks = next(rendezvous("env://", timeout=patience))

@@ -13,7 +13,7 @@ from gradconform.contract import checks_of
 from gradconform.contract.check import Check
 from gradconform.user_input.values import SelectionError
 
-from .judging import Engine
+from .judging import Engine, one_thread
 from .options import RunOptions
 from .sources import FOLDER, SOURCES
 
@@ -79,7 +79,8 @@ def selection_of(options: RunOptions, measured: Mapping[str, Any] | None) -> Sel
 
     ``measured`` has the measurements of another process of the run.
     """
-    selected = {name: checks_module(name).select(options, measured) for name in _used(options)}
+    with one_thread():  # as when they run; on a busy machine, several threads wait for each other
+        selected = {name: checks_module(name).select(options, measured) for name in _used(options)}
     own = {check.id: check for one in selected.values() for check in one.checks}
     lines = tuple(line for one in selected.values() for line in one.lines)
     replaced = options.replaces_the_contract

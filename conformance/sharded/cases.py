@@ -152,6 +152,7 @@ class ShardedJob:
     seed: int
     timeout: float
     plugins: tuple[str, ...] = ()
+    reads_views: str = "copy"
     backend: str = "gloo"
     process: str = "gradconform.sharded.rank_process"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.utils.checkpoint import checkpoint
 
 from gradconform.adapter import Adapter, StageSpec
+from gradconform.drive.watches import on_cpu
 from gradconform.trees import as_tuple, flattened, map_leaves
 from gradconform.trial.mesh import Mesh
 
@@ -364,7 +365,7 @@ def _on_cpu(value: Tensor) -> Tensor:
     wait = getattr(found, "wait", None)  # an AsyncCollectiveTensor
     if callable(wait):
         found = wait()
-    return found.detach().cpu().clone()
+    return cast("Tensor", on_cpu(found)).clone()
 
 
 def _placed_as(grad: Tensor, parameter: Tensor) -> Tensor:

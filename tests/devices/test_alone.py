@@ -115,7 +115,7 @@ def test_a_survey_of_a_device_runs_each_operation_alone_and_the_cpu_by_its_own_o
     "given",
     [
         {"target": "torch", "operation": "all", "oracle": "all", "profile": "quick"},
-        {"operation": "all", "oracle": "all", "profile": "standard"},
+        {"operation": "all", "oracle": "all", "profile": "full"},
         {"operation": "sin", "oracle": "all", "profile": "quick"},
         {"operation": "all", "oracle": "layout", "profile": "quick"},
     ],
@@ -130,7 +130,7 @@ def test_other_runs_judge_both_backwards_on_the_device_and_no_operation_alone(
     assert not {check for check in found if check.startswith("ops.alone.")}
 
 
-def test_of_a_whole_device_in_standard_a_sample_is_judged_in_one_backward_and_rows_on_the_cpu(
+def test_of_a_whole_device_in_standard_each_sample_is_judged_alone_and_two_of_them_in_a_stage(
     selected: Callable[..., list[Check]],
 ) -> None:
     both, whole = (
@@ -139,11 +139,12 @@ def test_of_a_whole_device_in_standard_a_sample_is_judged_in_one_backward_and_ro
     )
     samples = _on("npu:0", both)["ops.full.digamma"]
     found = _on("npu:0", whole)
-    assert samples == _on("npu:0", both)["ops.split.digamma"] > 2
-    assert found["ops.full.digamma"] + found["ops.split.digamma"] == samples
-    assert abs(found["ops.full.digamma"] - found["ops.split.digamma"]) < 2
+    assert samples == _on("npu:0", both)["ops.split.digamma"] == found["ops.alone.digamma"] > 2
+    assert (found["ops.full.digamma"], found["ops.split.digamma"]) == (1, 1)
     assert (found["ops.layout.digamma"], _on("npu:0", both)["ops.layout.digamma"]) == (2, samples)
-    assert _on("npu:0", both).keys() - found.keys() == {"ops.additive.digamma", "ops.additive.sin"}
+    assert _on("npu:0", both).keys() ^ found.keys() == {
+        f"ops.{oracle}.{name}" for oracle in ("additive", "alone") for name in ("digamma", "sin")
+    }
     assert _on("cpu", whole).keys() == _on("cpu", both).keys()
 
 

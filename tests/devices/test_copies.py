@@ -15,7 +15,10 @@ from torch import Tensor
 
 import gradconform
 from gradconform.devices.copies import TO_CPU, WrongCopyError, read, reading_of, wrong_copies
-from gradconform.devices.device import Device
+from gradconform.devices.device import Device, device_of
+from gradconform.pipeline.exchange import Job
+from gradconform.results import Place
+from gradconform.sources.pipeline import PipelineOptions, checks
 
 CPU = torch.device("cpu")
 
@@ -63,6 +66,37 @@ def test_a_view_that_cannot_be_read_is_no_value() -> None:
     assert device.to_cpu(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(WrongCopyError, match="cpu copies views to the CPU with other elements"):
         device.to_cpu(torch.ones(6)[::2])
+
+
+def test_the_ranks_of_a_pipeline_read_views_as_the_probe_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_of(CPU), "reads_views", "memory")
+    seen: list[Job] = []
+    monkeypatch.setattr(checks, "run_pipeline", lambda job, *_: seen.append(job))
+    run = checks.prepare(PipelineOptions(target="torch", schedule=("1F1B",)))
+    places = [Place(clause.id, "cpu", "float32") for clause in run.clauses]
+    run.run(lambda _: None, on_start=lambda *_: None, places=places)
+    assert {Job.from_json(job.to_json()).reads_views for job in seen} == {"memory"}
+
+
+READ_ON_A_RANK = """
+import miscopying, torch
+from gradconform.devices.device import device_of
+from gradconform.pipeline.cpu_copies import _on_host
+from gradconform.pipeline.training_step.gathering import _digest
+from gradconform.sharded.on_rank import _on_cpu
+
+here, there = (torch.arange(12.0).reshape(4, 3).to(device)[:, ::2] for device in ("cpu", "abacus"))
+device_of(there.device).reads_views = "memory"
+print(torch.equal(there.cpu(), here), *(torch.equal(read(there), here) for read in (_on_host, _on_cpu)))
+print(_digest(there) == _digest(here))
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_reads_no_view_by_a_wrong_copy(abacus: Path, process: Process) -> None:
+    shutil.copy(Path(__file__).with_name("miscopying.py"), abacus)
+    (abacus / "rank.py").write_text(READ_ON_A_RANK, encoding="utf-8")
+    assert process("rank", MISCOPIES="reads").stdout == "False True True\nTrue\n"
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gradconform.devices.device import device_of
 from gradconform.fixtures.inputs import arrange
-from gradconform.judge.kernel_call import KernelCall
+from gradconform.fixtures.operations.sample_tensor import laid_out_alike
+from gradconform.judge.kernel_call import KernelCall, kept
 from gradconform.judge.layouts import LAYOUTS, LayoutsTried
 from gradconform.judge.operation_layouts import _ways
 from gradconform.judge.rounding import shrinks
@@ -37,6 +38,16 @@ def test_an_arranged_tensor_has_the_same_values_in_another_layout(layout: str) -
     found = arrange(values, layout, CPU)
     assert torch.equal(found, values)
     assert (found.stride(), found.storage_offset()) != (values.stride(), 0)
+
+
+@pytest.mark.parametrize("copied", [kept, partial(laid_out_alike, device=CPU)])
+def test_gaps_between_copied_indices_are_zero(copied: Callable[[Tensor], Tensor]) -> None:
+    index = torch.arange(10).view(5, 2)[:, 0]
+    for _ in range(9):  # torch.empty_strided gets memory that was used before
+        torch.full((9,), 2**40)
+        found = copied(index)
+        assert (found.tolist(), found.stride()) == ([0, 2, 4, 6, 8], (2,))
+        assert found.as_strided((4,), (2,), 1).tolist() == [0] * 4
 
 
 def test_running_a_kernel_call_does_not_change_its_written_arguments() -> None:

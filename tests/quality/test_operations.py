@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from gradconform.contract.extra_ids import ALL
 from gradconform.contract.full_and_split import checks_on
@@ -16,6 +17,7 @@ from gradconform.fixtures.inputs import draw_arguments
 from gradconform.fixtures.operations import entries as entries_module
 from gradconform.fixtures.operations.cases import Judgeable, judgeable
 from gradconform.fixtures.operations.entries import entries
+from gradconform.fixtures.operations.stage import OperationStage
 from gradconform.results import Report
 from gradconform.sources.operations.selected import select_checks, unlike_first
 from gradconform.trial.materials import Materials
@@ -104,6 +106,7 @@ def seen():
     return dict(os.environ), list(warnings.filters), torch.get_default_dtype(), torch._C.ScriptFunction.__call__
 before = seen()
 from gradconform.fixtures.operations.entries import entries
+from gradconform.fixtures.operations.stage import OperationStage
 assert entries()
 torch.backends.mkldnn.enabled = True  # refused from then on, where torch's tests are imported
 assert seen() == before
@@ -116,6 +119,20 @@ def case_of(name: str, number: int) -> Judgeable:
     found = judgeable(entries()[name], number)
     assert isinstance(found, Judgeable)
     return found
+
+
+def test_a_sample_runs_six_times_until_it_is_planned_and_seeds_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[bool] = []
+    run, of_all = OperationStage.alone, torch.manual_seed
+
+    def counted(stage: OperationStage, *args: Tensor) -> list[Tensor]:
+        runs.append(torch.manual_seed is of_all)
+        return run(stage, *args)
+
+    monkeypatch.setattr(OperationStage, "alone", counted)
+    judgeable.cache_clear()
+    case_of("nn.functional.dropout", 0)
+    assert (runs, torch.manual_seed) == ([False] * 6, of_all)
 
 
 def test_micro_batches_differ_but_the_tensors_of_a_sample_stay_together() -> None:

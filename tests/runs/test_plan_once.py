@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradconform.exits import RunRefusedError
 from gradconform.fixtures.operations.measured import MeasuredError, outcomes_of, to_json
 from gradconform.run.options import RunOptions
 from gradconform.run.planning import Planning
 from gradconform.run.run import Run
+from gradconform.run.selection import selection_of
 from gradconform.sources.operations import checks as operation_checks
 from gradconform.sources.operations import selected as on_operation
 from gradconform.sources.operations.plan_file import PlanFileError, plan_file
@@ -315,3 +317,21 @@ def test_a_plan_file_with_invalid_values_is_refused(tmp_path: Path) -> None:
     planned(str(file), sin=[[0, "some other reason"]])
     with pytest.raises(PlanFileError, match=r"--plan .*plan.json: cannot read the measured samples of 'sin'"):
         Run(RunOptions.of("reference-split", operation="sin", profile="quick", plan=file))
+
+
+@pytest.mark.usefixtures("caches")
+def test_samples_are_measured_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, judgeable = list[int](), on_operation.judgeable
+
+    def counted(*sample: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return judgeable(*sample)
+
+    monkeypatch.setattr(on_operation, "judgeable", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        selection_of(RunOptions.of("torch", operation="sin", profile="quick"), None)
+        assert (set(threads), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)

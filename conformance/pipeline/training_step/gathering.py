@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradconform.drive.watches import on_cpu
 from gradconform.judge.finding import Finding
 from gradconform.results import Sort
 from gradconform.runtime import Kept, Shard, StepSpec
@@ -57,7 +58,7 @@ class Replicas:
     def _of_shards(self, shard: Shard) -> Tensor:
         """Return the whole tensor; for a part on several ranks, the copy of the nearest rank is used."""
         part = part_of(shard)
-        reported = self._gathered(replace(part, value=part.value.cpu()))
+        reported = self._gathered(replace(part, value=on_cpu(part.value)))
         return put_together(reported[place] for place in nearest_last(self.spec)).to(part.value.device)
 
     def of_others(self, grads: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -72,7 +73,7 @@ class Replicas:
             of_same_data = slice(0, self.count)
         else:
             return {}
-        reported = self._gathered({name: grad.cpu() for name, grad in grads.items() if grad is not None})
+        reported = self._gathered({name: on_cpu(grad) for name, grad in grads.items() if grad is not None})
         own = reported[of_same_data]
         return {
             name: torch.stack([some[name].double() for some in own]).sum(0) - grad.double()
@@ -146,5 +147,6 @@ def _form(value: Kept) -> str:
 def _digest(value: Tensor | None) -> str:
     if value is None:
         return ""
-    flat = value.detach().cpu().contiguous().view(torch.uint8) if value.dim() else value.detach().cpu().reshape(1)
+    held = on_cpu(value)
+    flat = held.contiguous().view(torch.uint8) if held.dim() else held.reshape(1)
     return hashlib.sha1(flat.numpy().tobytes(), usedforsecurity=False).hexdigest()

@@ -20,6 +20,9 @@ from .oracles import OperationOracles
 from .plan_file import PlanFileError, plan_file
 from .selected import OnOperations, select_checks
 
+#: The number of an operation's samples that are judged in a stage if each is judged alone on the device.
+IN_STAGES = 2
+
 
 def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
     """Return the checks on the operations and by the oracles that the options name.
@@ -34,24 +37,27 @@ def select(options: RunOptions, measured: Mapping[str, Any] | None) -> Selected:
         return Selected(checks=())
     in_short, of_device = operations_in_short(options.profile, options.operation), device_in_short(options)
     whole = device_as_a_whole(options)
-    selected = _on_operations(options, measured, in_turn=in_short or whole)
+    alone = whole and options.profile != "full"
+    selected = _on_operations(options, measured, in_turn=in_short or whole, in_stages=IN_STAGES if alone else None)
     checks = [replace(check, cpu_only=of_device) for check in selected.checks]
     lines = [f"operations: {selected.description}"]
     if options.oracle:
-        by_oracles = oracle_checks.select_checks(
-            options.oracle, selected, in_short=in_short, of_device=of_device, whole=whole
-        )
+        by_oracles = oracle_checks.select_checks(options.oracle, selected, in_short=in_short, whole=whole, alone=alone)
         checks += by_oracles.checks
         lines.append(f"oracles: {by_oracles.description}")
     return Selected(checks=checks, lines=tuple(lines), measured=to_json(selected.outcomes))
 
 
-def _on_operations(options: RunOptions, measured: Mapping[str, Any] | None, *, in_turn: bool) -> OnOperations:
+def _on_operations(
+    options: RunOptions, measured: Mapping[str, Any] | None, *, in_turn: bool, in_stages: int | None
+) -> OnOperations:
     """Return the checks on operations; results not in ``measured`` are read from the plan file, or measured."""
     if measured is not None:
-        return select_checks(options.operation, options.profile, measured, in_turn=in_turn)
+        return select_checks(options.operation, options.profile, measured, in_turn=in_turn, in_stages=in_stages)
     with plan_file(options.plan, options.profile) as file:
-        select = partial(select_checks, options.operation, options.profile, in_turn=in_turn, keep=file.keep)
+        select = partial(
+            select_checks, options.operation, options.profile, in_turn=in_turn, in_stages=in_stages, keep=file.keep
+        )
         try:
             return select(file.known)
         except MeasuredError as error:

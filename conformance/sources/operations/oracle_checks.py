@@ -116,20 +116,19 @@ def select_checks(
     operations: OnOperations,
     *,
     in_short: bool = False,
-    of_device: bool = False,
     whole: bool = False,
+    alone: bool = False,
 ) -> OnOracles:
     """Return the checks by the oracles that ``patterns`` name, on each of ``operations`` that can be judged.
 
     The kit's own samples have every pair of values of their dimensions, and each of torch's is tried in every layout.
-    ``in_short``, the own ones have every value, and only the first of torch's is tried in layouts. ``of_device``, each
-    operation runs alone on other devices than the CPU, in place of the oracles that need no second device. Of a
-    ``whole`` device, two samples are tried in every layout, and rows on the CPU alone, with which others are compared.
-    Raises
+    ``in_short``, the own ones have every value, and only the first of torch's is tried in layouts. ``alone``, each
+    sample runs alone on other devices than the CPU. Of a ``whole`` device, two samples are tried in every layout, or
+    ``in_short`` none is, and rows on the CPU alone, with which others are compared. Raises
     :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none.
     """
     names = chosen(patterns, {name: name for name in _CLAUSES}, "unknown oracle {}")
-    if ALONE in names and not of_device and ALONE not in patterns:  # the checks in B and in I and W do the same
+    if ALONE in names and not alone and ALONE not in patterns:  # the checks in B and in I and W do the same
         names.remove(ALONE)
     laid_out = 1 if in_short else 2 if whole else None
     checks = [
@@ -137,7 +136,7 @@ def select_checks(
             oracle,
             name,
             tuple(map(_trial, found[:laid_out] if oracle == LAYOUT else found)),
-            cpu_only=(of_device and oracle == LAYOUT) or (whole and oracle == ADDITIVE),
+            cpu_only=whole and (oracle == ADDITIVE or (in_short and oracle == LAYOUT)),
         )
         for oracle in names
         for name, outcomes in operations.outcomes.items()

@@ -62,17 +62,19 @@ class OnOperations:
         return "; ".join(parts)
 
 
-def select_checks(
+def select_checks(  # noqa: PLR0913 (what to judge, and what is known of it)
     patterns: Sequence[str],
     profile: Profile,
     measured: Mapping[str, Any] | None = None,
     *,
     in_turn: bool = False,
+    in_stages: int | None = None,
     keep: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> OnOperations:
     """Return the checks on the operations that ``patterns`` name: names, globs, or ``all``.
 
-    With ``in_turn``, a sample is judged in B, or in I and W; otherwise in both. Each sample is run to find out whether
+    With ``in_turn``, a sample is judged in B, or in I and W; otherwise in both. These checks are on so many samples as
+    ``in_stages`` says, or on all; the others are for the oracles. Each sample is run to find out whether
     it can be judged. The entries in ``measured`` are not run again: a plan of the same run wrote them
     (:func:`gradconform.fixtures.operations.measured.to_json`); ``keep`` gets each other one as soon as it is measured.
     Raises :class:`~gradconform.user_input.values.SelectionError` for a pattern that names none,
@@ -97,7 +99,7 @@ def select_checks(
         samples += len(found)
         nodes |= frozenset[str]().union(*(one.nodes for one in found))
         if found:
-            cases = [one.case for one in found]
+            cases = [one.case for one in found[:in_stages]]
             checks += checks_on(OPERATIONS, entry.name, f"the operation {entry.name}", cases, in_turn=in_turn)
         else:
             untried.append(entry.name)

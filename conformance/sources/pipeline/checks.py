@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from gradconform.devices.device import device_of
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.prepared import device_named
 from gradconform.diagnosis.cause import listed
@@ -46,7 +47,7 @@ def _schedules(options: PipelineOptions) -> PreparedRun:
     ranks = options.ranks or 2
     refuse_machines(options, ranks, f"--ranks {ranks}")
     require(*torch_pipelining.FOR_PIPELINES)
-    backend = _backend(options, ranks)
+    backend, reads_views = _placed(options, ranks)
     target = _described(look_at(options.target, steps=False), fixed=options.fixed)
     names = [name for given in options.schedule for name in (NAMES if given == "all" else (given,))]
     absent = _lacking(names)
@@ -62,7 +63,8 @@ def _schedules(options: PipelineOptions) -> PreparedRun:
         for name, reason in absent.items()
         for clause in clauses_of(name)
     ]
-    work = _Work(options, cases, ranks=ranks, dtype=dtype, backend=backend, runtime=False)
+    job = _job(options, dtype, (backend, reads_views), runtime=False)
+    work = _Work(options, cases, job, ranks=ranks)
     sizes = tuple(dict.fromkeys(case.size for case in cases))
     planned = Planned(
         clauses=cases,
@@ -99,9 +101,10 @@ def _training_steps(options: PipelineOptions) -> PreparedRun:
     sizes = sorted({case.composition.ranks for case in planned.selected(options) if isinstance(case, StepCase)})
     for ranks in sizes:
         refuse_machines(options, ranks, f"training steps on {ranks} ranks")
-    backend = _backend(options, sizes[-1])
+    backend, reads_views = _placed(options, sizes[-1])
     what = f"training steps on {listed(list(map(str, sizes)))} ranks"
-    work = _Work(options, cases, ranks=None, dtype=dtype, backend=backend, runtime=facts["runtime"])
+    job = _job(options, dtype, (backend, reads_views), runtime=facts["runtime"])
+    work = _Work(options, cases, job, ranks=None)
     return PreparedRun(options, replace(planned, lines=(what, *_of(backend))), work)
 
 
@@ -126,10 +129,31 @@ def _described(facts: Mapping[str, Any], *, fixed: bool) -> dict[str, Any]:
     return {**described, "name": f"{described['name']} with the right split"} if fixed else described
 
 
-def _backend(options: PipelineOptions, ranks: int) -> str:
-    """Return the backend of the ranks, after testing that the device is usable and has room for them."""
-    device_named(options.device, options.device_plugins)
-    return backend_for(options.device, ranks // options.nnodes, share=options.ranks_share_device)
+def _placed(options: PipelineOptions, ranks: int) -> tuple[str, str]:
+    """Return the backend of the ranks, and how they read views on the device, after testing that it is usable.
+
+    It must have room for the ranks.
+    """
+    device = device_of(device_named(options.device, options.device_plugins))
+    return backend_for(options.device, ranks // options.nnodes, share=options.ranks_share_device), device.reads_views
+
+
+def _job(options: PipelineOptions, dtype: str, placed: tuple[str, str], *, runtime: bool) -> Job:
+    """Return the job of the ranks without its cases."""
+    backend, reads_views = placed
+    return Job(
+        target=str(options.target),
+        cases=(),
+        device=options.device,
+        dtype=dtype,
+        seed=options.seed,
+        timeout=options.timeout,
+        runtime=runtime,
+        fixed=options.fixed,
+        plugins=options.device_plugins,
+        reads_views=reads_views,
+        backend=backend,
+    )
 
 
 def _of(backend: str) -> Iterator[str]:
@@ -141,29 +165,10 @@ def _of(backend: str) -> Iterator[str]:
 class _Work:
     """Runs cases in ranks that torch's launcher starts; ``ranks`` is their number, None if each case has its own."""
 
-    def __init__(  # noqa: PLR0913 (a job's parts)
-        self,
-        options: PipelineOptions,
-        cases: Sequence[Case | StepCase],
-        *,
-        ranks: int | None,
-        dtype: str,
-        backend: str,
-        runtime: bool,
+    def __init__(
+        self, options: PipelineOptions, cases: Sequence[Case | StepCase], job: Job, *, ranks: int | None
     ) -> None:
-        self._options, self._cases, self._ranks = options, cases, ranks
-        self._job = Job(
-            target=str(options.target),
-            cases=(),
-            device=options.device,
-            dtype=dtype,
-            seed=options.seed,
-            timeout=options.timeout,
-            runtime=runtime,
-            fixed=options.fixed,
-            plugins=options.device_plugins,
-            backend=backend,
-        )
+        self._options, self._cases, self._job, self._ranks = options, cases, job, ranks
 
     def __call__(self, wanted: Collection[str], on_result: OnResult, on_start: OnStart) -> str | None:
         """Run the wanted cases; those with equal numbers of ranks share processes.

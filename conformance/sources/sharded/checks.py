@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradconform.devices.device import device_of
 from gradconform.devices.dtypes import dtype_named
 from gradconform.devices.prepared import device_named
 from gradconform.diagnosis.cause import listed
@@ -74,7 +75,7 @@ def prepare(options: Any) -> PreparedRun:
     rows = {name: _rows(dimensions, name) for name in dict.fromkeys((profile, "standard"))}
     checks = checks_of(rows[profile], kinds)
     dtype = str(dtype_named(options.dtype)).removeprefix("torch.")
-    device_named(options.device, options.device_plugins)
+    device = device_of(device_named(options.device, options.device_plugins))
     planned = Planned(
         clauses=checks,
         target=_described(options, facts),
@@ -91,7 +92,9 @@ def prepare(options: Any) -> PreparedRun:
     lines = [f"a sharded stage on {listed(list(map(str, sizes)))} ranks, {facts['size']}"]
     lines += [f"backward by {options.backward}"] if options.backward else []
     lines += ["gloo over copies on the CPU"] if backend == HOST_COPIES else []
-    return PreparedRun(options, replace(planned, lines=tuple(lines)), _Work(options, checks, dtype, backend))
+    return PreparedRun(
+        options, replace(planned, lines=tuple(lines)), _Work(options, checks, dtype, (backend, device.reads_views))
+    )
 
 
 def facts_of(options: Any) -> dict[str, Any]:
@@ -141,8 +144,8 @@ def _described(options: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 class _Work:
     """Runs rows in ranks that torch's launcher starts; rows of equal numbers of ranks share processes."""
 
-    def __init__(self, options: Any, checks: Sequence[RowCheck], dtype: str, backend: str) -> None:
-        self._options, self._checks, self._dtype, self._backend = options, checks, dtype, backend
+    def __init__(self, options: Any, checks: Sequence[RowCheck], dtype: str, placed: tuple[str, str]) -> None:
+        self._options, self._checks, self._dtype, (self._backend, self._reads_views) = options, checks, dtype, placed
 
     def __call__(self, wanted: Collection[str], on_result: OnResult, on_start: OnStart) -> str | None:
         """Run the wanted checks; machines meet at another port for each number of ranks, as for a pipeline."""
@@ -155,6 +158,7 @@ class _Work:
                 target=str(self._options.target), backward=self._options.backward or "", cases=own, kinds=kinds,
                 device=self._options.device, dtype=self._dtype, seed=self._options.seed,
                 timeout=self._options.timeout, plugins=self._options.device_plugins, backend=self._backend,
+                reads_views=self._reads_views,
             )  # fmt: skip
             machines = Machines.of(self._options, ranks, number)
             stopped = run_rows(job, rows, machines, on_result, on_start)

@@ -1,7 +1,8 @@
 """Backward kernels of three pooling operations read saved indices as contiguous, whatever their strides.
 
 They are adaptive_max_pool3d, fractional_max_pool2d and fractional_max_pool3d. Autograd saves contiguous indices, so
-plain training does not meet it; a saved-tensor hook that returns them in another layout does. pytorch #197888.
+plain training does not meet it; a saved-tensor hook that returns them in another layout does. pytorch #197888. The
+first does not check the range: large numbers in the gaps end the process by SIGSEGV.
 """
 
 # ruff: noqa: T201 (a script: printing what is expected and what is got is what it is for)
