@@ -86,7 +86,10 @@ def _ended(status: int) -> int:
 def _refuse_missing_file(arguments: argparse.Namespace) -> None:
     """Raise ``TargetError`` for a target in a file that does not exist, before a command imports torch."""
     target = getattr(arguments, "target", None)
-    if isinstance(target, str) and (named := Named(target, target)).parts[0].endswith(".py"):
+    if not isinstance(target, str) or "\0" in target or getattr(arguments, "new", None):
+        return  # what is wrong with these, the command says
+    named = Named(target, target)
+    if named.parts[0].endswith(".py"):
         refuse_missing_file(named.parts[0], named)
 
 
