@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gradconform.version import CONTRACT_VERSION
+
 if TYPE_CHECKING:
     from conftest import Environment
 
@@ -30,7 +32,7 @@ def stage_backward(*arguments, **options):
 WRONG = RIGHT.replace("return split.stage_backward(*arguments, **options)", "return None")
 #: What a run of a right one says in the end.
 CONFORMS = (
-    r"^mypackage\.backward\S* .*conforms to contract 1\.2 in profile quick: "
+    rf"^mypackage\.backward\S* .*conforms to contract {re.escape(CONTRACT_VERSION)} in profile quick: "
     r"(1\d\d) of \1 checks passed; 4 optional checks skipped$"
 )
 
