@@ -86,8 +86,8 @@ def _ended(status: int) -> int:
 def _refuse_missing_file(arguments: argparse.Namespace) -> None:
     """Raise ``TargetError`` for a target in a file that does not exist, before a command imports torch."""
     target = getattr(arguments, "target", None)
-    if not isinstance(target, str) or "\0" in target or getattr(arguments, "new", None):
-        return  # what is wrong with these, the command says
+    if target is None or not getattr(arguments, "loads_target", False) or "\0" in target:
+        return
     named = Named(target, target)
     if named.parts[0].endswith(".py"):
         refuse_missing_file(named.parts[0], named)

@@ -32,6 +32,7 @@ from .parsing import (
     add_output,
     add_output_options,
     add_report_files,
+    add_target,
     command,
     duration_given,
     names_given,
@@ -68,7 +69,7 @@ def _run(one: argparse.ArgumentParser) -> None:
     # Align each line with the first line's names, and keep within 80 columns.
     targets = TARGETS.format(registered=textwrap.fill(", ".join(names), 54).replace("\n", "\n" + " " * 26))
     one.epilog = f"{targets}\n{EXAMPLES}\n{EXIT_CODES}"
-    one.add_argument("target", metavar="TARGET", nargs="?", help="code to judge, see below")
+    add_target(one, "code to judge, see below", optional=True)
     for name in OPTIONS:
         if name == "waivers":
             expected = one.add_mutually_exclusive_group()
@@ -92,7 +93,7 @@ def _add_source(one: argparse.ArgumentParser, source: CommandSource) -> None:
     one.set_defaults(source=source.command)
     for option in source.options:
         if option.name == "target":
-            one.add_argument("target", metavar=option.metavar, nargs="?", help=option.help)
+            add_target(one, option.help, optional=True, metavar=option.metavar)
         else:
             add_option(one, option)
     _add_records(one)
@@ -210,7 +211,7 @@ def _replay(one: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="id of a check or a training step; REPORT.json#N for the N-th failure of a report; or REPORT.json#ID",
     )
-    one.add_argument("target", nargs="?", metavar="TARGET", help="as for run; a report names its target")
+    add_target(one, "as for run; a report names its target", optional=True)
     for name, option in OPTIONS.items():
         if option.changes == "results" and name != "target":
             alone = name in {"device", "dtype"}
@@ -233,7 +234,7 @@ def _fuzz(one: argparse.ArgumentParser) -> None:
     Try random stages and programs that the target claims to support, and compare them with plain autograd. The search
     continues after a failure, and reports each distinct defect once, shrunk. The exit code is 1 if a MUST check failed.
     """
-    one.add_argument("target", metavar="TARGET", help="code to judge, as for 'gradconform run'")
+    add_target(one, "code to judge, as for 'gradconform run'")
     add_count(one, "--max-examples", default=1000, help="try N random examples")
     add_count(one, "--time-budget", default=60, metavar="SECONDS", help="stop after SECONDS")
     add_option(one, "device", default="cpu", help="run on DEVICE")

@@ -231,6 +231,18 @@ def add_count(
     one.add_argument(*flags, type=argument_type(count_read), default=default, metavar=metavar, help=f"{help}{shown}")
 
 
+def add_target(
+    one: argparse.ArgumentParser,
+    help: str,  # noqa: A002 (as above)
+    *,
+    optional: bool = False,
+    metavar: str = "TARGET",
+) -> None:
+    """Add the code that the command loads; whether its file exists is tested before the command begins."""
+    one.set_defaults(loads_target=True)
+    one.add_argument("target", metavar=metavar, nargs="?" if optional else None, help=help)
+
+
 def add_output(one: Any, *flags: str, metavar: str = "PATH", **reported: Any) -> None:
     """Add an option that names an output file; whether it is writable is tested before the command begins."""
     one.set_defaults(outputs=(*(one.get_default("outputs") or ()), flags[-1]))
