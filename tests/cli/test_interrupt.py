@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -119,6 +120,23 @@ def test_ctrl_c_on_a_wrong_device_gives_the_exit_code_of_the_interruption(
     done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
     assert done.code == 130
     assert done.last.startswith("cpu is WRONG in 1 check of 1 in float32")
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_termination_signal_to_the_device_command_gives_its_exit_code(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_item = Run.run_item
+
+    def until_the_second(run: Run, item: Item) -> Result:
+        if item.check.id != "ops.full.sin":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run_item(run, item)
+
+    monkeypatch.setattr(Run, "run_item", until_the_second)
+    done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
+    assert done.code == 128 + signal.SIGTERM
+    assert "The run was stopped: interrupted in " in done.out
 
 
 def test_failures_before_ctrl_c_are_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
