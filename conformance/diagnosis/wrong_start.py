@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations, islice, pairwise
+from itertools import chain, combinations, islice, pairwise
 
 import torch
 from torch import Tensor, nn
 
-from gradconform.devices.tensor_facts import offset_of, storage_of, strides_of
+from gradconform.devices.tensor_facts import offset_of, reach_of, storage_of, strides_of
 from gradconform.drive.evidence import Evidence
 from gradconform.drive.observation import Step
 from gradconform.drive.reference64 import widen
@@ -63,9 +63,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[GivenGradient]) 
         yield from _of_other_stages(evidence, step, again)
     yield from _of_misread_arguments(evidence, step, again)
     yield from _of_other_microbatches(evidence, step, again)
-    for cause, other in otherwise(evidence, step):
-        yield cause, other.grads(other.given)
-    for cause, other in with_other_random_numbers(evidence, step):
+    for cause, other in chain(otherwise(evidence, step), with_other_random_numbers(evidence, step)):
         yield cause, other.grads(other.given)
     yield from strided_as_gradients(evidence, step, again)
     yield from with_other_arguments(again)
@@ -207,8 +205,7 @@ def _with_strides_of(tensor: Tensor | None, other: Tensor | None) -> Start:
         found: Start = widen(tensor)
         return found
     strides = strides_of(other) or strides_of(tensor) or ()
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
-    if (offset_of(tensor) + last + 1) * tensor.element_size() > storage.nbytes():
+    if (offset_of(tensor) + reach_of(tensor.shape, strides)) * tensor.element_size() > storage.nbytes():
         return None
     read: Tensor = widen(tensor.as_strided(tensor.shape, strides))
     return read

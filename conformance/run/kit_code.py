@@ -45,6 +45,11 @@ class _Function(NamedTuple):
     defaults: object
     keywords: object
 
+    @classmethod
+    def of(cls, function: FunctionType) -> _Function:
+        """Return a function as it is now."""
+        return cls(function, function.__code__, function.__defaults__, function.__kwdefaults__)
+
 
 class _Snapshot:
     """What some modules consist of. No list says which of them judge.
@@ -120,12 +125,9 @@ class _Snapshot:
             and all(map(is_, map(_DEFAULTS, functions), defaults))
             and all(map(is_, map(_KEYWORDS, functions), keywords))
         ):
-            now = ((one, _Function(one, one.__code__, one.__defaults__, one.__kwdefaults__)) for one in functions)
-            other = next(
-                one
-                for stored, (one, found) in zip(self.functions, now, strict=True)
-                if not all(map(is_, stored, found))
-            )
+            now = map(_Function.of, functions)
+            changed = (one for one, found in zip(self.functions, now, strict=True) if not all(map(is_, one, found)))
+            other = next(changed)[0]
             return f"{other.__module__}.{other.__qualname__}"
         for members in (*self._defined, *self._imported):
             if not members.unchanged():
@@ -188,7 +190,7 @@ def _functions_in(values: list[object]) -> list[_Function]:
             if isinstance(value, _WITH_CODE):
                 pending += _wrapped(value)
         elif id(value) not in found:
-            found[id(value)] = _Function(value, value.__code__, value.__defaults__, value.__kwdefaults__)
+            found[id(value)] = _Function.of(value)
             if value.__closure__:
                 pending += map(_content, value.__closure__)
     return list(found.values())

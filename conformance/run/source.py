@@ -70,7 +70,7 @@ class CommandSource(Source):
     ``command`` is its name, ``help`` its help as a docstring, and ``examples`` follow the options there. ``values`` is
     the class of the options. ``area_of`` returns the area of a check, whose results are summed up in a line.
     ``has_catalogue`` says that its module ``checks`` has a function ``catalogue``: it yields each check that has the
-    same id in every run, with the command that runs it alone.
+    same id in every run, with the words of the options that it needs.
     """
 
     command: str

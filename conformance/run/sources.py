@@ -67,4 +67,6 @@ def checks_beside() -> Iterator[tuple[Clause, str]]:
     """Yield each check that has the same id in every run of a source's own command, with the command line."""
     for command, folder in COMMANDS.items():
         if command_source(command).has_catalogue:
-            yield from import_module(f"{FOLDER}.{folder}.checks").catalogue()
+            for check, options in import_module(f"{FOLDER}.{folder}.checks").catalogue():
+                words = ("gradconform", command, "TARGET", options, "--checks", check.id)
+                yield check, " ".join(filter(None, words))

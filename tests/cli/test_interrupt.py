@@ -5,8 +5,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -106,18 +108,26 @@ def test_a_termination_signal_gives_its_exit_code_and_reports_the_checks_that_ra
     assert f"incomplete, no verdict: {ran} of" in done.last
 
 
-def test_ctrl_c_on_a_wrong_device_gives_the_exit_code_of_the_interruption(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupted_device(
+    command: Command, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[], object], **first: Any
+) -> Any:
+    """Judge a device by one operation, interrupt its second check, and change fields of the first one's result."""
     run_item = Run.run_item
 
     def until_the_second(run: Run, item: Item) -> Result:
         if item.check.id != "ops.full.sin":
-            raise KeyboardInterrupt
-        return replace(run_item(run, item), status="error", kind="device")
+            interrupt()
+        return replace(run_item(run, item), **first)
 
     monkeypatch.setattr(Run, "run_item", until_the_second)
-    done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
+    return command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
+
+
+def test_ctrl_c_on_a_wrong_device_gives_the_exit_code_of_the_interruption(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctrl_c = Mock(side_effect=KeyboardInterrupt)
+    done = interrupted_device(command, monkeypatch, ctrl_c, status="error", kind="device")
     assert done.code == 130
     assert done.last.startswith("cpu is WRONG in 1 check of 1 in float32")
 
@@ -126,15 +136,7 @@ def test_ctrl_c_on_a_wrong_device_gives_the_exit_code_of_the_interruption(
 def test_a_termination_signal_to_the_device_command_gives_its_exit_code(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_item = Run.run_item
-
-    def until_the_second(run: Run, item: Item) -> Result:
-        if item.check.id != "ops.full.sin":
-            os.kill(os.getpid(), signal.SIGTERM)
-        return run_item(run, item)
-
-    monkeypatch.setattr(Run, "run_item", until_the_second)
-    done = command("device", "cpu", "--dtype", "float32", "--operation", "sin", "--no-isolation")
+    done = interrupted_device(command, monkeypatch, partial(os.kill, os.getpid(), signal.SIGTERM))
     assert done.code == 128 + signal.SIGTERM
     assert "The run was stopped: interrupted in " in done.out
 

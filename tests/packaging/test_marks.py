@@ -57,7 +57,7 @@ class Session:
         self.option = SimpleNamespace(markexpr=expression, slow_days=slow_days)
         self.hook = SimpleNamespace(pytest_deselected=self.deselected)
         self.pluginmanager = SimpleNamespace(get_plugin=lambda _: self.left_out)
-        self.left_out = LeftOut(self)  # type: ignore[arg-type]
+        self.left_out = LeftOut(self)  # type: ignore[arg-type] # it stands for a Config
         self.removed: list[Marked] = []
 
     def deselected(self, items: list[Marked]) -> None:

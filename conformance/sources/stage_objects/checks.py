@@ -29,5 +29,5 @@ def prepare(options: Any) -> PreparedRun:
 
 
 def catalogue() -> Iterator[tuple[Clause, str]]:
-    """Yield each check on stage objects, with the command line that runs it."""
-    yield from ((check, f"gradconform stage-objects TARGET --checks {check.id}") for check in CHECKS)
+    """Yield each check on stage objects, without options of its own."""
+    yield from ((check, "") for check in CHECKS)
