@@ -158,18 +158,23 @@ def _imports_of_torch_are_shared() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _lines_are_as_wide_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _lines_are_as_wide_everywhere() -> Iterator[None]:
     """Make the output independent of the terminal, if any, in which the tests run."""
-    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        yield
 
 
 _VALIDATOR = Draft202012Validator(schema())
 
 
-@pytest.fixture(autouse=True)
-def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check each report of this process against the published schema."""
+@pytest.fixture(scope="session", autouse=True)
+def _every_report_meets_the_schema() -> Iterator[None]:
+    """Check each report of this process against the published schema.
+
+    The method is replaced once: a run whose process has other code than the last one stores all of it again.
+    """
     to_json = Report.to_json
 
     def held(report: Report) -> str:
@@ -177,7 +182,9 @@ def _every_report_meets_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
         _VALIDATOR.validate(json.loads(text))
         return text
 
-    monkeypatch.setattr(Report, "to_json", held)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Report, "to_json", held)
+        yield
 
 
 @pytest.fixture(autouse=True)
