@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import importlib
 import json
 import os
@@ -22,7 +22,7 @@ from gradconform.contract import areas, checks_of, frozen
 from gradconform.contract.check import Check
 from gradconform.contract.freezing import freeze
 from gradconform.process import worker
-from gradconform.process.imports import imports_shared, imports_uncollected
+from gradconform.process.imports import imports_shared, imports_uncollected, objects_frozen
 from gradconform.reading.report import schema
 from gradconform.results import Report
 from gradconform.torch_releases.precision import PRECISIONS, precision
@@ -64,12 +64,16 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         return (yield)
 
 
+#: What lasts as long as this process.
+_WHOLE_SESSION = contextlib.ExitStack()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude modules and collected tests from garbage collection: they live as long as this process."""
     with imports_uncollected():
         collected = yield
-    gc.freeze()
+    _WHOLE_SESSION.enter_context(objects_frozen())
     return collected
 
 

@@ -28,16 +28,30 @@ def imports_uncollected() -> Iterator[None]:
 def objects_frozen() -> Iterator[None]:
     """Exclude existing objects from garbage collection in the enclosed code, so that it does not scan all of torch.
 
-    If a part of the process has frozen objects of its own, only those are excluded.
+    If a part of the process has frozen objects of its own, only those are excluded. An inner context excludes no more
+    than the outermost: to count what is frozen takes as long as a scan.
     """
-    frozen_by_others = gc.get_freeze_count() > 0
-    if not frozen_by_others:
-        gc.freeze()
+    with _Frozen.lock:
+        _Frozen.users += 1
+        if _Frozen.users == 1:
+            _Frozen.by_others = gc.get_freeze_count() > 0
+            if not _Frozen.by_others:
+                gc.freeze()
     try:
         yield
     finally:
-        if not frozen_by_others:
-            gc.unfreeze()
+        with _Frozen.lock:
+            _Frozen.users -= 1
+            if not (_Frozen.users or _Frozen.by_others):
+                gc.unfreeze()
+
+
+class _Frozen:
+    """The open contexts of :func:`objects_frozen`: their number, and whether others had frozen objects before."""
+
+    lock = threading.Lock()
+    users = 0
+    by_others = False
 
 
 class Sharing:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -113,3 +115,25 @@ def test_imports_are_not_collected_and_leave_the_collector_as_it_was(*, enabled:
     finally:
         (gc.enable if before else gc.disable)()
     assert (inside, after) == (False, enabled)
+
+
+def test_only_the_outermost_context_freezes_objects_and_frees_those_that_nobody_else_has_frozen() -> None:
+    code = """
+import gc
+from gradconform.process.imports import objects_frozen
+
+def frozen():
+    return gc.get_freeze_count() > 0
+
+with objects_frozen():
+    with objects_frozen():
+        assert frozen()
+    assert frozen()
+assert not frozen()
+gc.freeze()
+with objects_frozen():
+    assert frozen()
+assert frozen()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
