@@ -131,15 +131,19 @@ FILE = "waivers"
 
 
 @pytest.mark.parametrize("name", sorted({*PipelineOptions().to_json()} - {FILE}))
-@pytest.mark.parametrize("value", [[1], ["GPipe"], "nothing", "", {"a": 1}, True, -1, 0, 1.5, 3, None], ids=repr)
-def test_a_report_gives_only_options_that_the_command_line_accepts(name: str, value: object) -> None:
+def test_a_report_gives_only_options_that_the_command_line_accepts(name: str) -> None:
+    for value in ([1], ["GPipe"], "nothing", "", {"a": 1}, True, -1, 0, 1.5, 3, None):
+        is_refused_or_can_be_typed(name, value)
+
+
+def is_refused_or_can_be_typed(name: str, value: object) -> None:
     try:
         options = PipelineOptions.from_json({**PipelineOptions().to_json(), name: value})
     except ValueError as error:
         told_of = "gradconform pipeline" if name == "command" else "expected "
-        assert told_of in str(error)  # noqa: PT017 (what is not taken is told, and what is taken can be typed)
+        assert told_of in str(error), value  # noqa: PT017 (what is not taken is told, and what is taken can be typed)
     else:
-        assert asked(shlex.join(options.words())).but(target=options.target) == options
+        assert asked(shlex.join(options.words())).but(target=options.target) == options, value
 
 
 @pytest.mark.parametrize("odd", [{"schedule": "GPipe"}, {"seed": [1]}, {"checks": None}, {"device": {"a": 1}}])
