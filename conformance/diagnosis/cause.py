@@ -120,6 +120,7 @@ class Mistake(Enum):
     ROWS_LEFT_OUT = "the last {c.counts[0]} of {c.counts[1]} rows are left out, which fill no block of {c.counts[2]}"
     ACTIVATIONS_OF_LAYER = "computed from the activations that entered {c.names[0]}"
     STRIDED_AS_GRADIENT = "{c.names[0]} writes its gradient over an expanded one: one element for all that it repeats"
+    RECEIVED_WRITTEN_OVER = "{c.names[0]} writes its gradient into the memory of the one that it receives"
     ARGUMENT_TAKEN_AS = "{c.names[0]} takes {c.names[1]} instead of {c.names[2]}"
     FACTOR_NOT_CONJUGATED = "{c.names[0]} multiplies by a factor that is not conjugated"
     ROUNDED = "rounded to {c.names[0]}"

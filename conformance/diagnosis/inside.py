@@ -81,6 +81,37 @@ def _hooked(node: Node, dims: tuple[int, ...], place: int) -> ExitStack:
     return hooks
 
 
+def with_received_written_over(again: Rerun) -> Iterator[tuple[Cause, Grads]]:
+    """Yield the results if all operations of one kind write a gradient into the memory of the one that they receive.
+
+    What receives the same gradient and runs later, as the other way around a residual block does, reads the wrong one.
+    """
+    of_kind: dict[str, list[Node]] = {}
+    for node in nodes_behind([root for root in again.roots if root is not None]):
+        if node.name() != "torch::autograd::AccumulateGrad":
+            of_kind.setdefault(node.name(), []).append(node)
+    for kind, nodes in of_kind.items():
+        written: list[Tensor] = []
+        with ExitStack() as hooks:
+            for node in nodes:
+                hooks.callback(node.register_hook(_writing_over(written)).remove)
+            grads = again.grads([start if start is None else start.clone() for start in again.given])
+        if written:
+            yield Cause(Mistake.RECEIVED_WRITTEN_OVER, names=(kind.partition("Backward")[0],)), grads
+
+
+def _writing_over(written: list[Tensor]) -> Any:
+    def write(results: tuple[Tensor | None, ...], received: tuple[Tensor | None, ...]) -> None:
+        memory = received[0]
+        for one in results:
+            if one is not None and memory is not None and one.shape == memory.shape and memory.is_contiguous():
+                if one is not memory:  # an addition hands on what it receives
+                    written.append(memory.copy_(one.clone()))
+                return
+
+    return write
+
+
 def rows_left_out(wrong: WrongTensor, name: str, parts: list[Part]) -> Cause | None:
     """Return the cause that the action's own part is a sum over whole blocks of rows only."""
     own = own_part(wrong, parts)

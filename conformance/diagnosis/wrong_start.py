@@ -20,7 +20,7 @@ from gradconform.trial.program import CHANGES, Action, forward_of
 from .cause import Cause, Mistake
 from .common_cause import GivenGradient, explained, given_by, wrong
 from .forward_again import with_more_forwards, with_other_random_numbers
-from .inside import strided_as_gradients
+from .inside import strided_as_gradients, with_received_written_over
 from .other_arguments import with_other_arguments
 from .parts import microbatches, output_grads_at, run_of
 from .rerun import Grads, Prepare, Rerun, Start, rerun, rerun_of
@@ -67,6 +67,7 @@ def _hypotheses(evidence: Evidence, step: Step, all_given: list[GivenGradient]) 
         yield cause, other.grads(other.given)
     yield from strided_as_gradients(evidence, step, again)
     yield from with_other_arguments(again)
+    yield from with_received_written_over(again)
 
 
 def _edits(evidence: Evidence, step: Step, again: Rerun) -> Iterator[Edit]:

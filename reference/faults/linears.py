@@ -162,7 +162,7 @@ def last_block_of_rows_dropped(rows: Tensor, x: Tensor) -> Tensor:
     return _of_weight(rows[:whole], x[:whole])
 
 
-@fault("*.gradients.residual-linear")
+@fault("*.gradients.residual-linear", cause="received_written_over")
 @alters(lambda of_input: _with_linears(_Ways(of_input=of_input)))
 def input_gradient_in_place_of_the_output_gradient(grad: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A square Linear writes its input gradient into the memory of its output gradient."""
