@@ -124,6 +124,7 @@ class Mistake(Enum):
     ARGUMENT_TAKEN_AS = "{c.names[0]} takes {c.names[1]} instead of {c.names[2]}"
     FACTOR_NOT_CONJUGATED = "{c.names[0]} multiplies by a factor that is not conjugated"
     ROUNDED = "rounded to {c.names[0]}"
+    ROUNDED_BEFORE_SUM = "its contributions are rounded to {c.names[0]} before they are summed over {c.names[1]}"
     ROUNDED_TO_BITS = "rounded to {c.counts[0]} bits"
     WHOLE_NUMBERS = "truncated to integers"
     CUT_OFF = (

@@ -28,7 +28,8 @@ class OverRanks:
     the sum that it is. ``before`` are the values before the reductions of ``finish``, empty if there are none.
     ``contributions`` are those to what a rank has, by the place of the contributing ranks along the mesh dimension
     ``along``, and then by rank; empty if they are not known. ``alone`` is what a rank would have if the whole stage ran
-    with each rank's part of the arguments alone, by that other rank and then by rank.
+    with each rank's part of the arguments alone, by that other rank and then by rank. ``of_others`` is what is right
+    for the other micro-batches than ``mb``, by micro-batch and then by rank.
     """
 
     mesh: Mesh
@@ -40,6 +41,8 @@ class OverRanks:
     contributions: Mapping[int, _Values] = field(default_factory=dict)
     along: str = ""
     alone: Mapping[int, _Values] = field(default_factory=dict)
+    mb: int = 0
+    of_others: Mapping[int, _Values] = field(default_factory=dict)
 
     @cached_property
     def shown(self) -> dict[int, Tensor]:
@@ -312,6 +315,46 @@ def _contributed(over: OverRanks) -> Iterator[Cause]:
             yield Cause(Mistake.RANK_MISSING, slots=(left,), names=(over.along,))
 
 
+def _other_microbatches(over: OverRanks) -> Iterator[Cause]:
+    """Yield that the value is that of another micro-batch."""
+    for mb, values in over.of_others.items():
+        if over.agree(over.shown, values):
+            yield Cause(Mistake.CONTEXTS_SWAPPED_OR_LATE, microbatches=(mb,), others=(over.mb,))
+
+
+#: Dtypes in which ranks may communicate, the coarsest first.
+_NARROW = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def _rounded(over: OverRanks) -> Iterator[Cause]:
+    """Yield a narrower dtype that holds all values, if they are near the right ones."""
+    shown, right = _flat(over.shown), _flat({rank: over.right[rank] for rank in over.shown})
+    if shown.shape != right.shape or torch.unique(shown).numel() < _FITS:
+        return
+    scale, error = max(largest(right), over.parts), largest(shown - right)
+    for narrow in _NARROW:
+        coarse = torch.finfo(narrow).eps
+        if over.eps < coarse and torch.equal(shown.to(narrow).double(), shown):
+            if error <= 2.0 * over.mesh.ranks * coarse * scale:
+                yield Cause(Mistake.ROUNDED, names=(str(narrow).removeprefix("torch."),))
+            return
+
+
+def _rounded_before(over: OverRanks) -> Iterator[Cause]:
+    """Yield a narrower dtype to which the contributions are rounded before they are summed."""
+    for narrow in _NARROW:
+        if over.contributions and over.eps < torch.finfo(narrow).eps:
+            rounded = [_in(narrow, of) for of in over.contributions.values()]
+            total = {rank: torch.stack([of[rank] for of in rounded]).sum(0) for rank in over.right}
+            if over.agree(over.shown, total):
+                names = str(narrow).removeprefix("torch."), over.along
+                yield Cause(Mistake.ROUNDED_BEFORE_SUM, names=names)
+
+
+def _in(dtype: torch.dtype, values: _Values) -> dict[int, Tensor]:
+    return {rank: one.to(dtype).double() for rank, one in values.items()}
+
+
 def _logarithm(over: OverRanks) -> Iterator[Cause]:
     """Yield that every element is too large by the logarithm of a dimension's size."""
     for name in over.dims:
@@ -349,5 +392,5 @@ def _flat(values: _Values) -> Tensor:
 #: The hypotheses, the simplest first.
 _HYPOTHESES = (
     _one_rank, _other_groups, _reductions, _scales, _parts_of_others, _unequal, _from_before, _means, _means_alone,
-    _contributed, _logarithm,
+    _contributed, _logarithm, _other_microbatches, _rounded, _rounded_before,
 )  # fmt: skip

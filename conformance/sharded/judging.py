@@ -48,6 +48,8 @@ class _Tensor:
     contributed: Callable[[WholeRun], Tensor | None] | None = None
     alone: Callable[[WholeRun], Tensor | None] | None = None
     zeros_for_none: bool = False
+    mb: int = 0
+    others: Callable[[], Mapping[int, Tensor | None]] = dict
 
 
 class Judge:
@@ -103,7 +105,7 @@ class Judge:
                 ]
                 tensor = _Tensor(
                     sort="output", where=f"output {place}", action=f"F{mb}", whole=whole, wide=wide[mb][place], got=got,
-                    alone=partial(_output, mb, place),
+                    alone=partial(_output, mb, place), mb=mb, others=partial(_of_others, wide, mb, place),
                 )  # fmt: skip
                 yield from self._once(place, reported, self._compared(tensor, layout))
 
@@ -140,7 +142,7 @@ class Judge:
                 tensor = _Tensor(
                     sort="input gradient", where=f"input {slot}", action=f"B{mb}", whole=whole, wide=wide[mb][slot],
                     got=got, terms=partial(self._oracle.terms_of_input, mb, slot), zeros_for_none=True,
-                    contributed=partial(_input_grad, mb, slot),
+                    contributed=partial(_input_grad, mb, slot), mb=mb, others=partial(_of_others, wide, mb, slot),
                 )  # fmt: skip
                 yield from self._once(slot, reported, self._compared(tensor, layout))
 
@@ -418,6 +420,12 @@ class Judge:
             eps=self._eps,
             parts=partials.peak,
             before=tensor.before,
+            mb=tensor.mb,
+            of_others={
+                mb: {rank: Part("", positions).of(one).double() for rank, _, positions in got}
+                for mb, one in tensor.others().items()
+                if one is not None and one.shape == right_of.shape
+            },
         )
         try:
             found = of_tensor(over) or of_tensor(replace(over, alone=self._alone(tensor, got)))
@@ -471,6 +479,12 @@ class Judge:
             for rank, one in enumerate(wholes)
             if one is not None
         }
+
+
+def _of_others(of_all: Sequence[Sequence[Tensor | None]], mb: int, place: int) -> dict[int, Tensor | None]:
+    """Return what the other micro-batches than ``mb`` have at a place, the nearest first."""
+    others = sorted(range(len(of_all)), key=lambda other: abs(other - mb))[1:]
+    return {other: of_all[other][place] for other in others}
 
 
 def _output(mb: int, place: int, run: WholeRun) -> Tensor | None:

@@ -69,6 +69,37 @@ def test_a_mistake_gets_its_cause(name: str) -> None:
     assert cause(mesh, got, right, before) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_values_that_a_narrower_dtype_holds_are_rounded_to_it(dtype: torch.dtype) -> None:
+    over = OverRanks(mesh=TP, got=dict.fromkeys((0, 1), WHOLE.to(dtype).float()), right={0: WHOLE, 1: WHOLE}, eps=EPS)
+    found = of_tensor(over)
+    assert found is not None
+    assert str(found) == f"rounded to {str(dtype).removeprefix('torch.')}"
+    assert of_tensor(replace(over, right={0: C, 1: C})) is None  # other values, which are as narrow
+    assert of_tensor(replace(over, eps=torch.finfo(dtype).eps, right={0: C, 1: C})) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_contributions_rounded_before_they_are_summed_are_named(dtype: torch.dtype) -> None:
+    own = {0: {0: A, 1: A}, 1: {0: B, 1: B}}
+    got = A.to(dtype).float() + B.to(dtype).float()
+    over = OverRanks(mesh=TP, got={0: got, 1: got}, right={0: WHOLE, 1: WHOLE}, eps=EPS, contributions=own, along="tp")
+    found = of_tensor(over)
+    assert found is not None
+    name = str(dtype).removeprefix("torch.")
+    assert str(found) == f"its contributions are rounded to {name} before they are summed over tp"
+    assert of_tensor(replace(over, got={0: got * 1.01, 1: got * 1.01})) != found
+
+
+def test_the_value_of_another_microbatch_is_named() -> None:
+    others = {1: {0: C, 1: D}, 2: {0: B, 1: A}}
+    over = OverRanks(mesh=TP, got={0: B.float(), 1: A.float()}, right={0: C + D, 1: A + D}, eps=EPS, of_others=others)
+    found = of_tensor(over)
+    assert found is not None
+    assert str(found).startswith("micro-batch 2 in place of micro-batch 0: ")
+    assert of_tensor(replace(over, got={0: B.float(), 1: D.float()})) is None
+
+
 def test_one_element_shows_no_factor() -> None:
     one = torch.tensor([2.0], dtype=torch.float64)
     assert cause(TP, [one * 1.3] * 2, [one] * 2) == ""
