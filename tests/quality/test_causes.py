@@ -57,6 +57,7 @@ SAID = {
     "next-microbatch-poisoned": "micro-batch 2 missing",
     "contexts-cleared-by-an-error": "never accumulated: nothing was added after the error in I1!",
     "contexts-can-be-used-again": "counted twice",
+    "input-gradient-in-place-of-the-output-gradient": "Addmm writes its gradient into the memory of the one that it",
     "imaginary-part-lost": "its imaginary part is lost",
     "first-row-used-for-all": "its first row is used for all rows",
     "static-buffer-stored-as-gradient": "2.0 × micro-batch 1, and the others are missing: .grad shares memory with",
