@@ -49,6 +49,7 @@ def test_a_killed_run_is_resumed_and_resuming_with_other_options_is_refused(
     assert [place.check for place in read_run(kept).missing] == list(CHECKS[2:])
     assert read_run(kept).started == read_run(kept).missing[0]
 
+    (tmp_path / "other.py").write_text("", encoding="utf-8")
     for words, said in (
         (("--seed", "4"), "--seed is 3 in the file and 4 here; omit the option, or start a new run"),
         (("other.py",), "TARGET is 'target.py' in the file and 'other.py' here"),
