@@ -64,11 +64,16 @@ def _receiving_expanded(again: Rerun, starts: list[Start]) -> dict[Node, tuple[i
         return record
 
     with ExitStack() as hooks:
-        for node in nodes_behind([root for root in again.roots if root is not None]):
-            if node.name() != "torch::autograd::AccumulateGrad":
-                hooks.callback(node.register_prehook(recording(node)).remove)
+        for node in _operations(again):
+            hooks.callback(node.register_prehook(recording(node)).remove)
         again.grads(starts)
     return found
+
+
+def _operations(again: Rerun) -> list[Node]:
+    """Return the nodes of the graph that compute something: those of leaves only store what they receive."""
+    nodes = nodes_behind([root for root in again.roots if root is not None])
+    return [node for node in nodes if node.name() != "torch::autograd::AccumulateGrad"]
 
 
 def _hooked(node: Node, dims: tuple[int, ...], place: int) -> ExitStack:
@@ -87,9 +92,8 @@ def with_received_written_over(again: Rerun) -> Iterator[tuple[Cause, Grads]]:
     What receives the same gradient and runs later, as the other way around a residual block does, reads the wrong one.
     """
     of_kind: dict[str, list[Node]] = {}
-    for node in nodes_behind([root for root in again.roots if root is not None]):
-        if node.name() != "torch::autograd::AccumulateGrad":
-            of_kind.setdefault(node.name(), []).append(node)
+    for node in _operations(again):
+        of_kind.setdefault(node.name(), []).append(node)
     for kind, nodes in of_kind.items():
         written: list[Tensor] = []
         with ExitStack() as hooks:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from gradconform import contract
+from tests.imported import packages_imported
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -183,12 +184,7 @@ def test_no_check_is_explained_by_two_scripts(name: str) -> None:
 
 def test_a_script_imports_only_its_library_torch_and_the_standard_library() -> None:
     for name, script in SCRIPTS:
-        imported: set[str] = set()
-        for node in ast.walk(ast.parse(Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                imported.update(alias.name.partition(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                imported.add((node.module or ".").partition(".")[0])
+        imported = packages_imported(Path(__file__).with_name(name).joinpath(script).read_text(encoding="utf-8"))
         assert imported <= {"torch", *TABLES[name].get("imports", []), *sys.stdlib_module_names}, (name, script)
         assert "torch" in imported, (name, script)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gradconform.bench import upstream
 from gradconform.bench.upstream import Offer, offers
+from tests.imported import packages_imported
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,17 +38,6 @@ IMPORTS = {
 
 def script_of(offer: Offer) -> Path:
     return ROOT / offer.script
-
-
-def imported(code: str) -> set[str]:
-    """Return the packages that code imports."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or ".").partition(".")[0])
-    return found
 
 
 def test_offers_and_scripts_that_confirm_a_defect_match_one_to_one() -> None:
@@ -100,7 +90,9 @@ def test_every_test_file_belongs_to_an_offer() -> None:
 def test_a_test_has_at_most_thirty_lines_and_imports_only_its_project() -> None:
     for name, offer in OFFERS.items():
         assert len(offer.test.splitlines()) <= 30, name
-        assert imported(offer.test) <= {IMPORTS[offer.project], "pytest", "torch", *sys.stdlib_module_names}, name
+        assert packages_imported(offer.test) <= {IMPORTS[offer.project], "pytest", "torch", *sys.stdlib_module_names}, (
+            name
+        )
         assert "gradconform" not in offer.test, name
 
 
